@@ -1,0 +1,111 @@
+"""Typed facts about one engine life: events in causal order, configuration, phases, and how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal
+
+from lifesign.logs.model import Process, Traceback
+
+
+class Phase(str, Enum):
+    """Where in its life the engine was. The values are those of the report."""
+
+    LOAD = "startup-load"
+    PROFILE = "profile-warmup"
+    CAPTURE = "graph-capture"
+    SERVING = "serving"
+    SHUTDOWN = "shutdown"
+
+
+Kind = Literal["exception", "log", "plain", "kernel", "native", "wrapper", "death", "signal", "progress", "milestone"]
+Weight = Literal["fatal", "request", "teardown", "advice", "quoted", "foreign", "unknown"]
+
+
+@dataclass(slots=True)
+class Event:
+    """One thing that a log says happened, at one decisive line.
+
+    kind: `exception` (a Python exception; `exc` is set and `text` is `Type: message`), `log` (a record with a level),
+        `plain` (a line without header: C printf, shell), `kernel` (a kernel log line), `native` (segfault banner or
+        fatal signal text), `wrapper` (repeats another process's error; `text` is the unwrapped inner text), `death`
+        (reports a death: EngineDeadError, died unexpectedly, initialization failed), `signal` (a shutdown request),
+        `progress` (work was done), `milestone` (start-up went on).
+    weight: `fatal` (its header says that it ended a process), `request` (ended one request), `teardown` (clean-up after
+        the end), `advice` (hint text), `quoted` (text of users), `foreign` (another program), `unknown`.
+    """
+
+    index: int
+    path: str
+    line: int
+    kind: Kind
+    text: str
+    process: Process = field(default_factory=Process)
+    level: str = ""
+    origin: str = ""
+    time_s: float | None = None
+    stamp: str = ""
+    phase: Phase = Phase.LOAD
+    weight: Weight = "unknown"
+    exc: Traceback | None = None
+    name: str = ""
+    """For kinds `death`, `signal`, `progress`, `milestone`: which one, as a stable word (see `facts.vocabulary`)."""
+
+    def has(self, *parts: str) -> bool:
+        """Whether the text contains any of `parts`."""
+        return any(part in self.text for part in parts)
+
+
+@dataclass(slots=True)
+class Life:
+    """One engine life in a log: from its first line to its end (or to the end of the log).
+
+    config: values from `non-default args`, the engine config line and the command line, keys with underscores.
+    figures: numbers that the log prints, by name (`free_gib`, `total_gib`, `kv_cache_gib`, ...), each (value, line).
+    progress_index: index of the last event that shows the engine doing work; -1 if none.
+    """
+
+    events: list[Event] = field(default_factory=list)
+    started_line: int = 0
+    ended_line: int = 0
+    version: str = ""
+    version_line: int = 0
+    platform: str = "cuda"
+    engine: str = "vllm"
+    model: str = ""
+    world_size: int = 1
+    config: dict[str, object] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    command: str = ""
+    figures: dict[str, tuple[float, int]] = field(default_factory=dict)
+    progress_index: int = -1
+    served: bool = False
+    died: bool = False
+    orderly: bool = False
+    last_phase: Phase = Phase.LOAD
+
+    def of_kind(self, *kinds: str) -> list[Event]:
+        """The events of the given kinds, in order."""
+        return [event for event in self.events if event.kind in kinds]
+
+    def before(self, event: Event, *parts: str, within: int = 400) -> Event | None:
+        """The nearest of the `within` events before `event` whose text contains any of `parts`."""
+        for other in reversed(self.events[max(0, event.index - within) : event.index]):
+            if other.weight not in ("quoted", "foreign") and other.has(*parts):
+                return other
+        return None
+
+    def after(self, event: Event, *parts: str, within: int = 400) -> Event | None:
+        """The nearest of the `within` events after `event` whose text contains any of `parts`."""
+        for other in self.events[event.index + 1 : event.index + 1 + within]:
+            if other.weight not in ("quoted", "foreign") and other.has(*parts):
+                return other
+        return None
+
+    def mentions(self, *parts: str) -> Event | None:
+        """The first event whose text contains any of `parts`, user text excluded."""
+        for event in self.events:
+            if event.weight not in ("quoted", "foreign") and event.has(*parts):
+                return event
+        return None

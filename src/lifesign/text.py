@@ -1,0 +1,39 @@
+"""Bilingual text. Everything that a reader sees is written once as `T(english, chinese)`; the report picks one.
+
+Chinese is written for Chinese readers, not translated word for word.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Literal, NamedTuple
+
+Lang = Literal["en", "zh"]
+
+
+class T(NamedTuple):
+    """One text in two languages. `{name}` fields are filled by `fill`."""
+
+    en: str
+    zh: str
+
+    def pick(self, lang: Lang) -> str:
+        """The text in `lang`."""
+        return self.zh if lang == "zh" else self.en
+
+    def fill(self, **values: object) -> T:
+        """A copy with `{name}` replaced in both languages. Values are inserted as they are: braces in a value are safe."""
+        en, zh = self.en, self.zh
+        for name, value in values.items():
+            en = en.replace("{" + name + "}", str(value))
+            zh = zh.replace("{" + name + "}", str(value))
+        return T(en, zh)
+
+
+def default_lang() -> Lang:
+    """`zh` when the locale (LC_ALL, LC_MESSAGES, LANG, in the order of POSIX) is Chinese, else `en`."""
+    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
+        value = os.environ.get(name)
+        if value:
+            return "zh" if value.lower().startswith("zh") else "en"
+    return "en"
