@@ -26,12 +26,14 @@ class Form:
     value: the value to set; `{value}` stands for the computed one; None for a bare flag.
     since, until: first and last vLLM release (inclusive) in which this form exists, is read and has this meaning;
         None leaves that side to the knob catalog alone.
+    also: further knobs that only work together with this one, as (knob, value).
     """
 
     knob: str
     value: str | None = None
     since: str | None = None
     until: str | None = None
+    also: tuple[tuple[str, str | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

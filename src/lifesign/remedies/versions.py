@@ -1,0 +1,71 @@
+"""vLLM release numbers: how a version text of a log is read, and how two of them compare.
+
+PEP 440 in the part that vLLM uses: `0.9.0.1`, `0.8.5.post1`, `0.11.1rc2.dev3+g12ab`, `v0.32.0+cpu`. Standard library
+only, because a run that needs one comparison shouldn't import `packaging`.
+"""
+
+from __future__ import annotations
+
+import re
+
+_SHAPE = re.compile(r"v?(\d{1,4}(?:\.\d{1,6}){0,4})(?:(a|b|rc)(\d{1,4}))?(?:\.post(\d{1,6}))?(?:\.dev(\d{1,8}))?")
+_PRE = {"a": -3, "b": -2, "rc": -1}
+
+Key = tuple[tuple[int, ...], int, int, int, int]
+
+
+def key(version: str) -> Key | None:
+    """A sort key for a vLLM version text; None when it isn't one. Local parts (`+cpu`, `+g1a2b3c`) don't count.
+
+    A development build sorts before its release: `0.11.1.dev3` < `0.11.1rc1` < `0.11.1` < `0.11.1.post1`.
+    """
+    match = _SHAPE.match(version.strip()[:64])
+    if match is None:
+        return None
+    numbers = tuple(int(part) for part in match.group(1).split("."))
+    if len(numbers) < 2:
+        return None
+    while len(numbers) > 2 and numbers[-1] == 0:
+        numbers = numbers[:-1]
+    pre, pre_number = match.group(2), int(match.group(3) or 0)
+    post = int(match.group(4)) if match.group(4) is not None else -1
+    dev = int(match.group(5)) if match.group(5) is not None else -1
+    stage = _PRE[pre] if pre else (0 if dev < 0 or post >= 0 else -4)
+    return numbers, stage, pre_number, post, dev if dev >= 0 else 1 << 30
+
+
+def is_development(version: str) -> bool:
+    """Whether `version` is a pre-release or development build (`rc`, `.dev`)."""
+    match = _SHAPE.match(version.strip()[:64])
+    return match is not None and (match.group(2) is not None or match.group(5) is not None)
+
+
+def at_least(version: str, floor: str) -> bool | None:
+    """Whether `version` >= `floor`; None when `version` is unknown."""
+    mine, other = key(version), key(floor)
+    if mine is None or other is None:
+        return None
+    return mine >= other
+
+
+def within(version: str, since: str | None, until: str | None) -> bool | None:
+    """Whether since <= version <= until (both inclusive, None = open); None when `version` is unknown."""
+    mine = key(version)
+    if mine is None:
+        return None
+    low = key(since) if since else None
+    high = key(until) if until else None
+    return (low is None or mine >= low) and (high is None or mine <= high)
+
+
+def nearest_lower(version: str, releases: tuple[str, ...]) -> str | None:
+    """The newest of `releases` (ascending) that isn't newer than `version`; None when all are newer or it is no version."""
+    mine = key(version)
+    if mine is None:
+        return None
+    found: str | None = None
+    for release in releases:
+        other = key(release)
+        if other is not None and other <= mine:
+            found = release
+    return found
