@@ -1,0 +1,74 @@
+"""`lifesign diagnose`: the main job. Reads logs, prints the verdict in the format asked for, sets the exit code."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+
+from lifesign.errors import UsageError
+from lifesign.text import Lang, default_lang
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+FORMATS = ("terminal", "json", "markdown", "html", "sarif")
+
+
+@app.command()
+def diagnose(
+    paths: list[str] | None = typer.Argument(
+        None, help="Log files, folders, globs, or - for standard input.", metavar="[PATH ...]"
+    ),
+    lang: str = typer.Option("", "--lang", help="en or zh; default: the locale's language."),
+    format: str = typer.Option("terminal", "--format", "-f", help="terminal, json, markdown, html or sarif."),
+    output: Path | None = typer.Option(None, "--output", "-o", help="Write the report to this file."),
+    all_lives: bool = typer.Option(
+        False, "--all-lives", help="Report every engine life in the log, not just the last death."
+    ),
+    vllm_version: str | None = typer.Option(
+        None, "--vllm-version", help="The vLLM release, if the log doesn't say it (or says it wrong)."
+    ),
+    with_: list[str] | None = typer.Option(
+        None, "--with", help="More evidence: kernel log, `kubectl describe`, `nvidia-smi -q`, exit code."
+    ),
+    redact: bool = typer.Option(True, "--redact/--no-redact", help="Hide secrets, prompts, host names and addresses."),
+) -> None:
+    """Name the root cause of the (last) engine death in a log, with the lines that prove it and the fix to type.
+
+    Exit code: 0 no death found, 1 a death was found (diagnosed or not), 2 the input is unusable.
+    """
+    from lifesign.report.diagnose import diagnose_paths
+
+    chosen = _lang(lang)
+    if format not in FORMATS:
+        raise UsageError(f"unknown format {format!r}. Choose one of: {', '.join(FORMATS)}.")
+    if not paths:
+        if sys.stdin.isatty():
+            raise UsageError(
+                "no log given. Name a file (`lifesign diagnose vllm.log`) or pipe one in (`docker logs NAME 2>&1 | lifesign diagnose -`)."
+            )
+        paths = ["-"]
+    report = diagnose_paths(paths, lang=chosen, vllm_version=vllm_version, extra=with_ or [])
+    from lifesign.report.render import render
+
+    text = render(report, format, chosen, all_lives=all_lives, redact=redact, to_file=output is not None)
+    if output is not None:
+        try:
+            output.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"can't write {output}: {error.strerror}. Choose another file with --output.") from error
+    else:
+        sys.stdout.write(text)
+    raise typer.Exit(1 if report.found_death else 0)
+
+
+def _lang(value: str) -> Lang:
+    if not value:
+        return default_lang()
+    lower = value.lower().replace("_", "-")
+    if lower in ("en", "zh"):
+        return "zh" if lower == "zh" else "en"
+    if lower.startswith("zh"):
+        return "zh"
+    raise UsageError(f"unknown language {value!r}. Choose en or zh.")

@@ -1,0 +1,233 @@
+"""Splits the events of a log into engine lives, gives every event its phase, and notes how each life ended."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from lifesign.facts import config
+from lifesign.facts.events import EventMaker
+from lifesign.facts.model import Event, Life, Phase
+from lifesign.logs.tracebacks import Statement
+
+_LOAD_FRAMES = (":load_model", ":load_weights", ":_load_model", ":init_device", "model_loader/", ":initialize_model")
+_PROFILE_FRAMES = (
+    ":determine_available_memory", ":determine_num_available_blocks", ":profile_run", ":_dummy_run", ":_dummy_sampler_run",
+    ":compile_or_warm_up_model", ":profile_cudagraph_memory", ":_initialize_kv_caches", ":initialize_from_config", ":kernel_warmup",
+    ":initialize_kv_cache", ":warm_up_model", ":warmup", ":profile_multimodal",
+)  # fmt: skip
+_CAPTURE_FRAMES = (
+    ":capture_model",
+    ":_capture_cudagraphs",
+    ":capture_graph",
+    "cuda_graph_runner.py",
+    ":capture_one_batch_size",
+)
+_SERVING_FRAMES = (
+    ":run_busy_loop",
+    ":_process_engine_step",
+    ":run_engine_loop",
+    ":event_loop_",
+    ":engine_step",
+    ":worker_busy_loop",
+)
+
+_RESTART = ("banner", "args")
+
+
+def build(statements: list[Statement]) -> list[Life]:
+    """The lives of a log, oldest first; at least one (perhaps empty)."""
+    maker = EventMaker()
+    lives = [Life()]
+    index = 0
+    for statement in statements:
+        event = maker.make(statement, index)
+        if event is None:
+            continue
+        life = lives[-1]
+        if _begins_new_life(event, life):
+            life = Life()
+            lives.append(life)
+            index = 0
+        event.index = index
+        index += 1
+        _place(event, life)
+    for life in lives:
+        _mark_foreign(life)
+        for event in life.events:
+            config.learn(event, life)
+        config.settle(life)
+        _settle(life)
+    _inherit(lives)
+    return lives
+
+
+def _begins_new_life(event: Event, life: Life) -> bool:
+    """A start-up banner after a death, an orderly end, or from an API server with another pid than the one before."""
+    if event.weight in ("quoted", "foreign") or event.kind != "milestone" or not life.events:
+        return False
+    if event.name not in _RESTART and not (event.name == "engine-init" and _ended(life)):
+        return False
+    if event.name == "engine-init" and any(other.name in _RESTART for other in life.events[-200:]):
+        return False
+    if _ended(life):
+        return True
+    if not life.served or event.process.role != "api" or event.process.pid is None:
+        return False
+    previous = {
+        other.process.pid
+        for other in life.events
+        if other.process.role == "api" and other.process.source == event.process.source
+    }
+    return bool(previous) and event.process.pid not in previous
+
+
+def _ended(life: Life) -> bool:
+    return life.died or life.orderly
+
+
+def _place(event: Event, life: Life) -> None:
+    """Appends `event`, with its phase, and keeps the life's flags current."""
+    if not life.events:
+        life.started_line = event.line
+    life.events.append(event)
+    life.ended_line = event.line
+    if event.weight in ("quoted", "foreign"):
+        event.phase = life.last_phase
+        return
+    _advance(event, life)
+    event.phase = _phase_of(event, life)
+    if event.kind == "death" or (event.kind == "exception" and event.weight == "fatal"):
+        life.died = True
+    elif (
+        event.kind == "exception"
+        and event.process.role != "worker"
+        and life.last_phase is not Phase.SERVING
+        and event.weight == "unknown"
+    ):
+        # An uncaught exception before the server is up ends it.
+        life.died = True
+    elif event.kind in ("native", "kernel") and event.kind == "native":
+        life.died = True
+    elif event.kind == "signal" or event.name in ("uvicorn-done",):
+        life.orderly = life.orderly or not life.died
+    if event.kind == "progress" and event.name != "idle":
+        life.progress_index = event.index
+
+
+_NEXT = {
+    "weights-done": Phase.PROFILE,
+    "kv": Phase.PROFILE,
+    "capture": Phase.CAPTURE,
+    "captured": Phase.PROFILE,
+    "ready-core": Phase.SERVING,
+    "ready": Phase.SERVING,
+}
+_ORDER = (Phase.LOAD, Phase.PROFILE, Phase.CAPTURE, Phase.SERVING, Phase.SHUTDOWN)
+
+
+def _advance(event: Event, life: Life) -> None:
+    """Moves the life's phase on at a milestone; never back, except out of graph capture."""
+    if event.kind == "progress" and event.name in ("request-ok", "stats", "batch"):
+        if life.last_phase is not Phase.SHUTDOWN:
+            life.last_phase = Phase.SERVING
+        life.served = True
+        return
+    if event.kind == "signal" and not life.died:
+        life.last_phase = Phase.SHUTDOWN
+        return
+    following = _NEXT.get(event.name) if event.kind == "milestone" else None
+    if following is None:
+        return
+    if event.name in ("ready",):
+        life.served = True
+    if event.name == "captured" and life.last_phase is Phase.CAPTURE:
+        life.last_phase = Phase.PROFILE
+    elif _ORDER.index(following) > _ORDER.index(life.last_phase):
+        life.last_phase = following
+
+
+def _phase_of(event: Event, life: Life) -> Phase:
+    """The frames of a traceback know the phase better than the line's place in the log."""
+    exc = event.exc
+    if exc is None:
+        return life.last_phase
+    if exc.passes(*_CAPTURE_FRAMES):
+        return Phase.CAPTURE
+    if exc.passes(*_PROFILE_FRAMES):
+        return Phase.PROFILE
+    if exc.passes(*_LOAD_FRAMES) and not exc.passes(*_SERVING_FRAMES):
+        return Phase.LOAD
+    if (
+        exc.passes(*_SERVING_FRAMES)
+        and life.last_phase is not Phase.SHUTDOWN
+        and not exc.passes(":initialize_from_config")
+    ):
+        # Workers run start-up calls in their busy loop too, so only the engine's own loop proves serving.
+        if exc.passes(":run_busy_loop", ":_process_engine_step", ":run_engine_loop", ":engine_step"):
+            return Phase.SERVING
+        if exc.passes(":execute_model", ":sample_tokens"):
+            return Phase.SERVING
+    return life.last_phase
+
+
+def _mark_foreign(life: Life) -> None:
+    """Lines of other containers or programs in the same log are no evidence about this engine."""
+    voices: dict[str, bool] = {}
+    for event in life.events:
+        if event.process.source:
+            known = bool(event.process.name) or (bool(event.origin) and event.origin != "uvicorn")
+            voices[event.process.source] = voices.get(event.process.source, False) or known
+    if sum(voices.values()) == 0 or all(voices.values()):
+        return
+    for event in life.events:
+        if (
+            event.process.source
+            and not voices[event.process.source]
+            and event.kind != "kernel"
+            and event.process.source not in ("kernel", "raylet", "gcs_server")
+        ):
+            event.weight = "foreign"
+
+
+def _settle(life: Life) -> None:
+    """Recomputes the flags now that all weights are known."""
+    life.progress_index = max(
+        (
+            event.index
+            for event in life.events
+            if event.kind == "progress" and event.name != "idle" and event.weight != "foreign"
+        ),
+        default=-1,
+    )
+    first_signal = next(
+        (
+            event.index
+            for event in life.events
+            if event.kind == "signal" and event.name != "exit" and event.weight not in ("quoted", "foreign")
+        ),
+        None,
+    )
+    first_death = next(
+        (
+            event.index
+            for event in life.events
+            if (event.kind in ("death", "native") or event.weight == "fatal")
+            and event.weight not in ("quoted", "foreign")
+        ),
+        None,
+    )
+    life.died = first_death is not None or life.died
+    life.orderly = first_signal is not None and (first_death is None or first_signal < first_death)
+
+
+def _inherit(lives: list[Life]) -> None:
+    """A restart of the same container runs the same version, even when the new life didn't print it."""
+    for before, life in pairwise(lives):
+        if not life.version:
+            life.version, life.version_line = before.version, before.version_line
+        for key, value in before.env.items():
+            life.env.setdefault(key, value)
+        if not life.command:
+            life.command = before.command
+        if not life.model:
+            life.model = before.model

@@ -1,0 +1,190 @@
+"""From paths to a report: the one function that the command line, guard and drill call."""
+
+from __future__ import annotations
+
+from lifesign import __version__
+from lifesign.causes import registry
+from lifesign.causes.model import Cause, Finding, Subtype
+from lifesign.facts.lives import build
+from lifesign.facts.model import Event, Life
+from lifesign.logs.reader import Reading, read
+from lifesign.report.advice import advise
+from lifesign.report.model import (
+    SCHEMA,
+    Coverage,
+    EvidenceLine,
+    FactsInfo,
+    FindingInfo,
+    LifeInfo,
+    ProcessInfo,
+    Report,
+    SourceInfo,
+    Verdict,
+)
+from lifesign.report.rank import Ranking, rank
+from lifesign.report.timeline import timeline
+from lifesign.text import Lang, T
+
+MAX_TEXT_CHARS = 400
+MAX_FINDINGS = 60
+
+
+def diagnose_paths(
+    paths: list[str],
+    *,
+    lang: Lang = "en",
+    vllm_version: str | None = None,
+    extra: list[str] | None = None,
+) -> Report:
+    """Reads the logs at `paths` (and `extra` evidence: kernel log, pod description, ...) and reports.
+
+    vllm_version overrides what the log says. Raises SourceError or UsageError for unusable input.
+    """
+    reading = read([*paths, *(extra or [])])
+    lives = build(reading.statements)
+    if vllm_version:
+        for life in lives:
+            life.version = vllm_version
+    causes, notes = registry.load()
+    reading.notes.extend(notes)
+    rankings = [rank(life, causes) for life in lives]
+    chosen = _chosen(lives, rankings)
+    return _report(reading, lives, rankings, chosen, lang)
+
+
+def _chosen(lives: list[Life], rankings: list[Ranking]) -> int:
+    """The last life that died; if none did, the last one that says anything."""
+    for index in range(len(lives) - 1, -1, -1):
+        if rankings[index].verdict.cause not in ("not-a-crash", "insufficient-log"):
+            return index
+    for index in range(len(lives) - 1, -1, -1):
+        if rankings[index].verdict.cause == "insufficient-log" and lives[index].died:
+            return index
+    return len(lives) - 1
+
+
+def _report(reading: Reading, lives: list[Life], rankings: list[Ranking], chosen: int, lang: Lang) -> Report:
+    life, ranking = lives[chosen], rankings[chosen]
+    verdicts = [verdict_of(each.verdict, lives[index], each, lang) for index, each in enumerate(rankings)]
+    return Report(
+        schema=SCHEMA,
+        lifesign_version=__version__,
+        source=SourceInfo(reading.paths, reading.bytes_read, reading.lines),
+        facts=FactsInfo(
+            engine=life.engine,
+            version=life.version,
+            platform=life.platform,
+            model=life.model,
+            config=_plain(life.config),
+            lives=len(lives),
+            figures={name: value for name, (value, _) in life.figures.items()},
+        ),
+        verdict=verdicts[chosen],
+        findings=[finding_info(finding, lang) for finding in [ranking.verdict, *ranking.others][:MAX_FINDINGS]],
+        lives=[
+            LifeInfo(each.started_line, each.ended_line, verdict) for each, verdict in zip(lives, verdicts, strict=True)
+        ],
+        timeline=timeline(life, ranking, lang),
+        coverage=Coverage(reading.bytes_read, reading.lines_unparsed, reading.lines_cut, reading.notes),
+    )
+
+
+def subtype_of(finding: Finding) -> tuple[Cause | None, Subtype | None]:
+    """The cause and subtype that describe a finding; None where no page exists."""
+    cause = registry.by_slug(finding.cause)
+    return cause, (cause.subtypes.get(finding.subtype) if cause else None)
+
+
+def verdict_of(finding: Finding, life: Life, ranking: Ranking, lang: Lang) -> Verdict:
+    """The verdict object of one finding."""
+    cause, subtype = subtype_of(finding)
+    title = subtype.title if subtype else (cause.title if cause else T(finding.cause, finding.cause))
+    why = (
+        finding.why
+        if finding.why is not None and finding.values.get("why_is_whole")
+        else (subtype.why if subtype else T("", ""))
+    )
+    advice, command = advise(finding, life, subtype, lang)
+    known = [*(subtype.known if subtype else ())]
+    return Verdict(
+        cause=finding.cause,
+        subtype=finding.subtype,
+        phase=finding.event.phase.value,
+        certainty=finding.certainty,
+        title=title.fill(**finding.values).pick(lang),
+        why=why.fill(**finding.values).pick(lang),
+        process=_process(finding.event),
+        evidence=_evidence(finding, ranking, lang),
+        remedies=advice,
+        command=command,
+        known_issues=[_known(ref) for ref in known],
+        fingerprint=finding.values.get("fingerprint", ""),
+    )
+
+
+def _known(ref: str):  # type: ignore[no-untyped-def]
+    from lifesign.report.model import KnownIssue
+
+    return KnownIssue(ref)
+
+
+_SILENT = ("not-a-crash", "insufficient-log")
+
+
+def _evidence(finding: Finding, ranking: Ranking, lang: Lang) -> list[EvidenceLine]:
+    lines: list[EvidenceLine] = []
+    if finding.cause not in _SILENT and finding.event.line:
+        lines.append(_line(finding.event, "root", finding.why.pick(lang) if finding.why else ""))
+    for evidence in finding.evidence[:10]:
+        lines.append(_line(evidence.event, evidence.role, evidence.why.pick(lang)))
+    for other in ranking.others:
+        if len(lines) >= 12:
+            break
+        if other.role in ("confirmation", "cascade", "teardown") and all(
+            line.line != other.event.line for line in lines
+        ):
+            lines.append(_line(other.event, other.role, ""))
+    for event in ranking.cascade[:4]:
+        if all(line.line != event.line for line in lines):
+            lines.append(_line(event, "cascade", ""))
+    return lines
+
+
+def _line(event: Event, role: str, why: str) -> EvidenceLine:
+    text = event.text.split("\n")
+    shown = text[0] if len(text[0]) > 40 or len(text) == 1 else " ".join(text[:3])
+    return EvidenceLine(event.path, event.line, role, shown[:MAX_TEXT_CHARS], why)
+
+
+def _process(event: Event) -> ProcessInfo:
+    process = event.process
+    return ProcessInfo(process.role, process.name, process.pid, process.rank)
+
+
+def finding_info(finding: Finding, lang: Lang) -> FindingInfo:
+    """One finding, in short."""
+    cause, subtype = subtype_of(finding)
+    title = subtype.title if subtype else (cause.title if cause else T(finding.cause, finding.cause))
+    return FindingInfo(
+        finding.cause,
+        finding.subtype,
+        finding.role,
+        finding.certainty,
+        title.fill(**finding.values).pick(lang),
+        _process(finding.event),
+        [_line(finding.event, finding.role, "")],
+    )
+
+
+def _plain(config: dict[str, object]) -> dict[str, object]:
+    """Only what JSON can carry, and no secrets: keys and tokens are left out."""
+    kept: dict[str, object] = {}
+    for key, value in list(config.items())[:120]:
+        lower = str(key).lower()
+        if any(word in lower for word in ("key", "token", "secret", "password")) and not lower.endswith(
+            ("tokens", "tokenizer")
+        ):
+            kept[key] = "<redacted>"
+        else:
+            kept[key] = value if isinstance(value, (int, float, str, bool, type(None))) else str(value)[:300]
+    return kept

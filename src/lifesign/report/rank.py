@@ -1,0 +1,243 @@
+"""Chooses the verdict of one life: which finding is the root, which only confirm it or follow from it.
+
+The laws (DESIGN 1.4): the earliest decisive line over all processes wins; a finding counts only if the engine did not
+live on after it; consequences, clean-up, advice and users' text never win; when only consequences are left, the
+honest answer is that the log can't say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+
+from lifesign.causes.model import SYMPTOM, TRACE, Cause, CauseRole, Finding
+from lifesign.facts.model import Event, Life, Phase
+
+INSUFFICIENT, NOT_A_CRASH, UNCLASSIFIED = "insufficient-log", "not-a-crash", "unclassified"
+
+_ALIVE_EVENTS = 3
+_ALIVE_SECONDS = 2.0
+
+
+@dataclass(slots=True)
+class Ranking:
+    """The verdict's finding, all other findings with their role in this death, and the events that only followed."""
+
+    verdict: Finding
+    others: list[Finding] = field(default_factory=list)
+    cascade: list[Event] = field(default_factory=list)
+
+
+def rank(life: Life, causes: tuple[Cause, ...]) -> Ranking:
+    """The ranking of one life."""
+    findings: list[Finding] = []
+    for cause in causes:
+        findings.extend(cause.findings(life))
+    candidates = [finding for finding in findings if _can_be_root(finding, life)]
+    verdict = _choose(candidates, life)
+    ranking = Ranking(verdict)
+    for finding in findings:
+        if finding is not verdict:
+            finding.role = _role(finding, verdict, life)
+            ranking.others.append(finding)
+    ranking.others.sort(key=lambda finding: finding.event.index)
+    ranking.cascade = [event for event in life.events if event.kind == "death" and event is not verdict.event]
+    return ranking
+
+
+def lived_on(event: Event, life: Life) -> bool:
+    """Whether the engine went on working after `event`, so that it can't be what killed it.
+
+    Three pieces of work (or one more than two seconds later) count, or reaching readiness after a start-up message. A
+    message under a header that says "fatal" never counts as survived.
+    """
+    if event.weight == "fatal":
+        return False
+    later = 0
+    for other in life.events[event.index + 1 :]:
+        if other.weight in ("quoted", "foreign"):
+            continue
+        if event.phase is not Phase.SERVING and other.kind == "milestone" and other.name == "ready":
+            return True
+        if other.kind != "progress" or other.name == "idle":
+            continue
+        if event.time_s is not None and other.time_s is not None and other.time_s > event.time_s + _ALIVE_SECONDS:
+            return True
+        later += 1
+        if later >= _ALIVE_EVENTS and (event.time_s is None or other.time_s is None):
+            return True
+    return False
+
+
+def _can_be_root(finding: Finding, life: Life) -> bool:
+    event = finding.event
+    if finding.role != "root" or event.weight in ("request", "teardown", "advice", "quoted", "foreign"):
+        return False
+    if event.kind == "kernel":
+        return True
+    return not lived_on(event, life)
+
+
+def _choose(candidates: list[Finding], life: Life) -> Finding:
+    """The earliest candidate of the highest strength, or an honest verdict where there is none."""
+    if life.orderly and not any(_breaks_order(finding, life) for finding in candidates):
+        return _not_a_crash(life)
+    strong = [finding for finding in candidates if finding.strength > TRACE]
+    if not life.died:
+        hangs = [
+            finding
+            for finding in strong
+            if finding.cause == "timeout-hang" or finding.event.kind in ("kernel", "native")
+        ]
+        if not hangs:
+            return _quiet_end(life)
+        strong = hangs
+    if strong:
+        return min(strong, key=lambda finding: _key(finding))
+    unknown = _unclassified(life)
+    if unknown is not None:
+        return unknown
+    traces = [finding for finding in candidates if finding.strength <= TRACE]
+    if traces and not _tail_only(life):
+        return min(traces, key=lambda finding: _key(finding))
+    if traces and any(
+        finding.event.name in ("worker-died", "core-died") and finding.certainty != "possible" for finding in traces
+    ):
+        return min(traces, key=lambda finding: _key(finding))
+    return _insufficient(life)
+
+
+def _key(finding: Finding) -> tuple[int, int, int]:
+    wrapped = 1 if finding.event.kind == "wrapper" else 0
+    return (-finding.strength, wrapped, finding.event.index)
+
+
+def _breaks_order(finding: Finding, life: Life) -> bool:
+    """Whether a finding stands before the first signal, so that the end wasn't orderly after all."""
+    signal = next((event.index for event in life.events if event.kind == "signal"), None)
+    if finding.cause == "process-lifecycle":
+        return finding.strength > TRACE
+    return (
+        signal is not None
+        and finding.event.index < signal
+        and finding.strength > TRACE
+        and finding.event.weight == "fatal"
+    )
+
+
+def _tail_only(life: Life) -> bool:
+    """Whether the log starts after the cause: a consequence stands before any sign of life."""
+    for event in life.events:
+        if event.weight in ("quoted", "foreign"):
+            continue
+        if event.kind in ("progress", "milestone") and event.name not in (
+            "shutdown-step",
+            "uvicorn-shutdown",
+            "uvicorn-done",
+            "worker-orphaned",
+        ):
+            return False
+        if event.kind in ("death", "exception", "wrapper"):
+            return True
+    return True
+
+
+def _unclassified(life: Life) -> Finding | None:
+    """The first exception that ended a process and that no cause knows."""
+    for event in life.events:
+        if event.kind not in ("exception", "wrapper") or event.weight in (
+            "request",
+            "teardown",
+            "advice",
+            "quoted",
+            "foreign",
+        ):
+            continue
+        if not event.text.strip() or lived_on(event, life):
+            continue
+        finding = Finding(UNCLASSIFIED, "unknown-exception", event, certainty="possible", strength=SYMPTOM)
+        finding.values = {
+            "exception": event.text.split("\n")[0][:300],
+            "frame": _vllm_frame(event),
+            "fingerprint": fingerprint(event),
+        }
+        return finding
+    return None
+
+
+def _vllm_frame(event: Event) -> str:
+    if event.exc is None:
+        return ""
+    frames = [frame for frame in event.exc.frames if "vllm" in frame.file or "sglang" in frame.file] or event.exc.frames
+    if not frames:
+        return ""
+    last = frames[-1]
+    return f"{_short_path(last.file)}:{last.line} in {last.func}"
+
+
+def _short_path(path: str) -> str:
+    path = path.replace("\\", "/")
+    for marker in ("/site-packages/", "/dist-packages/"):
+        if marker in path:
+            return path.rpartition(marker)[2]
+    return "/".join(path.split("/")[-3:])
+
+
+def fingerprint(event: Event) -> str:
+    """A stable name of an exception: type, text with its numbers and addresses taken out, and the functions it passed.
+
+    Line numbers stay out: they move with every release.
+    """
+    text = re.sub(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?", "N", event.text[:400])
+    funcs = [f"{_short_path(frame.file)}:{frame.func}" for frame in (event.exc.frames if event.exc else [])[-6:]]
+    return hashlib.sha256("\n".join([text, *funcs]).encode()).hexdigest()[:12]
+
+
+def _last(life: Life) -> Event:
+    return life.events[-1] if life.events else Event(0, "", 0, "plain", "")
+
+
+def _not_a_crash(life: Life) -> Finding:
+    signal = next(
+        (event for event in life.events if event.kind == "signal" and event.weight not in ("quoted", "foreign")),
+        _last(life),
+    )
+    return Finding(NOT_A_CRASH, "orderly-shutdown", signal, certainty="established", strength=SYMPTOM)
+
+
+def _quiet_end(life: Life) -> Finding:
+    """No death in the log: a healthy one, one that stops in start-up, or no engine's log at all."""
+    last = _last(life)
+    if life.progress_index >= 0 or life.served:
+        failed = any(
+            event.kind == "exception" and event.weight not in ("quoted", "foreign", "advice") for event in life.events
+        )
+        return Finding(
+            NOT_A_CRASH, "request-failed" if failed else "healthy", last, certainty="supported", strength=SYMPTOM
+        )
+    if any(event.name == "weights-done" or event.name == "kv" for event in life.events if event.kind == "milestone"):
+        return Finding(NOT_A_CRASH, "slow-load", last, certainty="possible", strength=SYMPTOM)
+    return Finding(
+        INSUFFICIENT, "stops-without-trace" if life.events else "empty", last, certainty="possible", strength=TRACE
+    )
+
+
+def _insufficient(life: Life) -> Finding:
+    first = next((event for event in life.events if event.kind in ("death", "wrapper")), _last(life))
+    return Finding(
+        INSUFFICIENT, "tail-only" if _tail_only(life) else "root-missing", first, certainty="possible", strength=TRACE
+    )
+
+
+def _role(finding: Finding, verdict: Finding, life: Life) -> CauseRole:
+    event = finding.event
+    if event.weight == "teardown":
+        return "teardown"
+    if event.weight == "advice":
+        return "advice"
+    if finding.cause == verdict.cause:
+        return "confirmation"
+    if event.weight == "request" or (event.index < verdict.event.index and lived_on(event, life)):
+        return "context"
+    return "cascade" if event.index > verdict.event.index else "context"

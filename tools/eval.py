@@ -1,0 +1,135 @@
+"""Scores diagnoses against a labelled folder (`labels.jsonl`; format: corpus/public/README.md).
+
+    python tools/eval.py corpus/public [corpus/lab ...] [--misses]
+
+Prints the five figures of the scoring section and, with --misses, one line per miss. Exits 1 when a figure is below the
+target given by --require (e.g. `--require cause=0.97,line=0.95,false=0`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from lifesign.report.diagnose import diagnose_paths
+from lifesign.report.model import Report
+
+SILENT = ("not-a-crash", "insufficient-log")
+
+
+def score(folder: Path) -> tuple[dict[str, float], list[str]]:
+    """Figures (shares from 0 to 1, counts for `false`) and one line per miss."""
+    misses: list[str] = []
+    counts: dict[str, list[bool]] = defaultdict(list)
+    per_cause: dict[str, list[bool]] = defaultdict(list)
+    for line in (folder / "labels.jsonl").read_text(encoding="utf-8").splitlines():
+        label = json.loads(line)
+        report = diagnose_paths([str(folder / label["file"])])
+        _score_one(label, report, counts, per_cause, misses)
+    figures = {name: sum(values) / len(values) for name, values in counts.items() if values}
+    figures["macro"] = sum(sum(v) / len(v) for v in per_cause.values()) / max(1, len(per_cause))
+    figures["false"] = float(sum(counts["false"]))
+    figures["false_of"] = float(len(counts["false"]))
+    figures["wrong_established"] = float(sum(counts["wrong_established"]))
+    return figures, misses
+
+
+def _score_one(label: dict, report: Report, counts: dict, per_cause: dict, misses: list[str]) -> None:  # type: ignore[type-arg]
+    verdict = report.verdict
+    name = label["file"]
+    good = verdict.cause == label["cause"] or verdict.cause in label.get("accept", [])
+    counts["cause"].append(good)
+    per_cause[label["cause"]].append(good)
+    got = f"{verdict.cause}/{verdict.subtype} ({verdict.certainty})"
+    root = next((line for line in verdict.evidence if line.role == "root"), None)
+    if not good:
+        misses.append(
+            f"CAUSE   {name}: expected {label['cause']}/{label['subtype']}, got {got} line {root.line if root else '-'} want {label['decisive_lines'][:4]}"
+        )
+    counts["wrong_established"].append(not good and verdict.certainty == "established" and verdict.cause not in SILENT)
+    accept_subtypes = label.get("accept_subtype", [])
+    if isinstance(accept_subtypes, dict):
+        accept_subtypes = list(accept_subtypes.values())
+    sub = good and (
+        verdict.subtype == label["subtype"]
+        or verdict.subtype in accept_subtypes
+        or (verdict.cause != label["cause"] and not accept_subtypes)
+    )
+    counts["subtype_all"].append(sub)
+    if good:
+        counts["subtype"].append(sub)
+        if not sub:
+            misses.append(f"SUBTYPE {name}: expected {label['subtype']} {accept_subtypes or ''}, got {got}")
+    wanted = label["decisive_lines"]
+    if label["cause"] in SILENT:
+        false = verdict.cause not in (*SILENT, *label.get("accept", [])) or (
+            root is not None and root.line not in label.get("accept_lines", [])
+        )
+        if verdict.cause in SILENT and verdict.cause != label["cause"] and verdict.cause not in label.get("accept", []):
+            false = True
+        counts["false"].append(false)
+        if false and good:
+            misses.append(f"FALSE   {name}: cites line {root.line if root else '-'} as root")
+    else:
+        lines = set(wanted) | set(label.get("repeat_lines", []))
+        hit = root is not None and root.line in lines
+        counts["line"].append(hit)
+        counts["line_near"].append(root is not None and any(abs(root.line - line) <= 2 for line in lines))
+        if not hit and good:
+            misses.append(
+                f"LINE    {name}: cites {root.line if root else '-'}, decisive {sorted(lines)[:8]}: {root.text[:80] if root else ''}"
+            )
+    _score_remedies(label, report, counts, misses)
+
+
+def _score_remedies(label: dict, report: Report, counts: dict, misses: list[str]) -> None:  # type: ignore[type-arg]
+    verdict = report.verdict
+    words = [
+        verdict.command,
+        *(f"{a.title} {a.knob} {a.value} {a.command} {a.why} {a.cost} {a.note}" for a in verdict.remedies),
+    ]
+    text = " ".join(words).lower()
+    must = label["fix_must_mention"]
+    if must:
+        ok = any(word in text for word in must)
+        counts["must"].append(ok)
+        if not ok:
+            misses.append(f"MUST    {label['file']}: none of {must[:6]}")
+    bad = [word for word in label["fix_must_not_mention"] if word in text]
+    counts["must_not"].append(not bad)
+    if bad:
+        misses.append(f"MUSTNOT {label['file']}: {bad}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--misses", action="store_true")
+    parser.add_argument("--require", default="")
+    args = parser.parse_args()
+    bad = False
+    for folder in args.folders:
+        figures, misses = score(folder)
+        print(f"== {folder}")
+        for name in ("cause", "macro", "subtype", "subtype_all", "line", "line_near", "must", "must_not"):
+            if name in figures:
+                print(f"{name:12s} {figures[name]:7.1%}")
+        print(
+            f"false claims {figures['false']:.0f} of {figures['false_of']:.0f}   wrong 'established' {figures['wrong_established']:.0f}"
+        )
+        if args.misses:
+            print("\n".join(sorted(misses)))
+        for want in filter(None, args.require.split(",")):
+            name, _, value = want.partition("=")
+            low = name not in ("false", "wrong_established")
+            if (figures[name] < float(value)) if low else (figures[name] > float(value)):
+                print(f"below target: {name} is {figures[name]:.3f}, required {value}")
+                bad = True
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
