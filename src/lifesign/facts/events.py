@@ -10,7 +10,7 @@ from lifesign.logs.lines import is_progress_bar
 from lifesign.logs.model import Record, Traceback
 from lifesign.logs.tracebacks import Statement, is_interrupt
 
-_WORKER_FAILED = re.compile(r"Worker failed with error (['\"])(.*)", re.DOTALL)
+_WORKER_FAILED = re.compile(r"Worker failed with error (?:%s, please[^'\"]{0,80}['\"], )?(['\"])(.*)", re.DOTALL)
 _RATE = re.compile(r"generation throughput: (\d+\.?\d*)|gen throughput \(token/s\): (\d+\.?\d*)|#new-token: (\d+)")
 _KERNEL_LINE = re.compile(
     r"(?:kernel: |\[ {0,8}\d{1,9}\.\d{6}\] |\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d \d{4}\] )"
@@ -162,6 +162,8 @@ def unwrapped(exc: Traceback) -> str | None:
     if match is not None:
         inner, quote = match[2], match[1]
         cut = inner.rfind(quote + ", please check")
+        if cut < 0:
+            cut = inner.rfind(quote)
         return inner[: cut if cut >= 0 else None].replace("\\n", "\n").strip()
     return None
 
@@ -170,10 +172,7 @@ def is_cascade(exc: Traceback) -> bool:
     """Whether the exception only follows from the death of another process."""
     if exc.short_type in words.CASCADE_EXCEPTIONS:
         return True
-    for kind, start in words.CASCADE_MESSAGES:
-        if exc.short_type == kind and exc.message.startswith(start):
-            return True
-    return False
+    return any(exc.short_type == kind and exc.message.startswith(start) for kind, start in words.CASCADE_MESSAGES)
 
 
 def exit_code(text: str) -> int | None:

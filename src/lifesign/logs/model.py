@@ -91,3 +91,5 @@ class Record:
     text: str
     bare: bool
     stamp: str = ""
+    order: int = 0
+    """Position among all records that were read together; events follow it."""

@@ -44,9 +44,14 @@ def read(paths: list[str]) -> Reading:
         reading.notes.extend(source.notes)
     for rows in _merge(per_source):
         assembler = Assembler()
-        for record in rows:
-            reading.statements.extend(assembler.feed(record))
-        reading.statements.extend(assembler.finish())
+        statements: list[Statement] = []
+        for order, record in enumerate(rows):
+            record.order = order
+            statements.extend(assembler.feed(record))
+        statements.extend(assembler.finish())
+        # An exception is complete only when something else follows it in its stream: back to the order of the log.
+        statements.sort(key=lambda statement: statement.record.order)
+        reading.statements.extend(statements)
     return reading
 
 
