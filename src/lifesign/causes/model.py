@@ -122,6 +122,8 @@ class Finding:
     why: T | None = None
     evidence: list[Evidence] = field(default_factory=list)
     values: dict[str, str] = field(default_factory=dict)
+    line: int = 0
+    """The physical line to cite when it isn't the event's first (a message over several lines); 0 for the event's."""
     remedies: tuple[Remedy, ...] | None = None
     """Overrides the subtype's remedies when the log calls for others."""
 
@@ -172,6 +174,7 @@ class Cause:
                             certainty=signature.certainty,
                             strength=signature.strength,
                             why=signature.why,
+                            line=event.line_of(*signature.any, *signature.all),
                         )
                     )
                     break

@@ -9,7 +9,7 @@ from lifesign.facts.model import Event, Life
 
 _VERSION = re.compile(
     r"(?:Initializing an? (?:V[01] )?LLM engine \(v|vLLM API server version |LLM engine version |[█▀▄ ]{3,40}version |vLLM Version *: ?|"
-    r"\bvllm==|vllm-)v?(\d{1,2}\.\d{1,3}(?:\.\d{1,3})?(?:\.?(?:post|dev|rc|a|b)\d{1,6}){0,3}(?:\+[\w.]{1,40})?)"
+    r"\bvllm==|\bvllm-|vllm/vllm-openai:v|vllm-ascend:v|vLLM version: |\bvllm +|vllm_version[=: '\"]{1,4})v?(\d{1,2}\.\d{1,3}(?:\.\d{1,3})?(?:\.?(?:post|dev|rc|a|b)\d{1,6}){0,3}(?:\+[\w.]{1,40})?)"
 )
 _PAIR = re.compile(r"\b([a-z_]{2,40})=('[^']{0,400}'|\"[^\"]{0,400}\"|[\w.+\-/]{1,200})")
 _CONFIG_KEYS = {
@@ -79,6 +79,21 @@ _PLATFORMS = (
     ),
     ("tpu", ("TPU", "torch_xla", "tpu_worker")),
 )
+
+_MODULES = (
+    ("npu", ("vllm_ascend", "torch_npu")),
+    ("xpu", ("xpu_worker", "xpu_model_runner", "platforms/xpu")),
+    ("cpu", ("cpu_worker", "cpu_model_runner", "platforms/cpu.py")),
+    ("rocm", ("platforms/rocm.py", "aiter/")),
+)
+_ORIGINS = {
+    "cpu.py": "cpu",
+    "cpu_worker.py": "cpu",
+    "cpu_model_runner.py": "cpu",
+    "xpu.py": "xpu",
+    "xpu_worker.py": "xpu",
+    "rocm.py": "rocm",
+}
 
 
 def learn(event: Event, life: Life) -> None:
@@ -152,8 +167,12 @@ def settle(life: Life) -> None:
         for name, parts in _PLATFORMS:
             if any(part in text for part in parts):
                 counts[name] += 1
-        if event.exc is not None and event.exc.passes("vllm_ascend"):
-            counts["npu"] += 1
+        for name, modules in _MODULES:
+            if event.exc is not None and event.exc.passes(*modules):
+                counts[name] += 3
+        origin = event.origin.partition(":")[0]
+        if origin in _ORIGINS:
+            counts[_ORIGINS[origin]] += 3
     device = str(life.config.get("device_config", ""))
     if "+cpu" in life.version or device == "cpu":
         life.platform = "cpu"

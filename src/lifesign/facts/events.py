@@ -13,7 +13,7 @@ from lifesign.logs.tracebacks import Statement, is_interrupt
 _WORKER_FAILED = re.compile(r"Worker failed with error (?:%s, please[^'\"]{0,80}['\"], )?(['\"])(.*)", re.DOTALL)
 _RATE = re.compile(r"generation throughput: (\d+\.?\d*)|gen throughput \(token/s\): (\d+\.?\d*)|#new-token: (\d+)")
 _KERNEL_LINE = re.compile(
-    r"(?:kernel: |\[ {0,8}\d{1,9}\.\d{6}\] |\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d \d{4}\] )"
+    r"(?:kernel: |\[ {0,8}\d{1,9}\.\d{3,6}\] |\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d \d{4}\] )"
 )
 _EXIT = re.compile(r"exit(?:ed with)? (?:code|status):? ?(-?\d{1,3}|None)|exitcode=(-?\d{1,3})")
 _FOREIGN_TRACE = re.compile(r"^\s*(?:>>> |In \[\d+\]:)")
@@ -54,7 +54,7 @@ class EventMaker:
             return "quoted"
         if left and not record.bare:
             self._quoting.pop(stream, None)
-        if any(part in text for part in words.ADVICE):
+        if any(0 <= text.find(part) < 120 for part in words.ADVICE):
             return "advice"
         return "unknown"
 

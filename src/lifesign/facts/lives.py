@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from lifesign.facts import config
+from lifesign.facts import vocabulary as words
 from lifesign.facts.events import EventMaker
 from lifesign.facts.model import Event, Life, Phase
 from lifesign.logs.tracebacks import Statement
@@ -94,8 +95,10 @@ def _place(event: Event, life: Life) -> None:
     if event.weight in ("quoted", "foreign"):
         event.phase = life.last_phase
         return
+    # A signal is judged by the phase that it ended.
+    before = life.last_phase
     _advance(event, life)
-    event.phase = _phase_of(event, life)
+    event.phase = before if event.kind == "signal" and before is not Phase.SHUTDOWN else _phase_of(event, life)
     if event.kind == "death" or (event.kind == "exception" and event.weight == "fatal"):
         life.died = True
     elif (
@@ -106,12 +109,26 @@ def _place(event: Event, life: Life) -> None:
     ):
         # An uncaught exception before the server is up ends it.
         life.died = True
-    elif event.kind in ("native", "kernel") and event.kind == "native":
+    elif event.kind == "native" or _ended_outside(event):
         life.died = True
     elif event.kind == "signal" or event.name in ("uvicorn-done",):
         life.orderly = life.orderly or not life.died
     if event.kind == "progress" and event.name != "idle":
         life.progress_index = event.index
+
+
+def _ended_outside(event: Event) -> bool:
+    """Whether a shell, the kernel or an orchestrator says that an engine process ended by force or never started."""
+    text = event.text
+    if event.kind == "kernel":
+        return any(part in text for part in ("Killed process", "oom-kill:", "out of memory")) and any(
+            name in text for name in ("VLLM", "vllm", "python", "ray::", "sglang", "pt_main_thread")
+        )
+    if event.kind != "plain":
+        return False
+    if any(part in text for part in words.USAGE_ERRORS):
+        return True
+    return text.strip() == "Killed" or any(part in text for part in words.OUTSIDE_DEATHS if part != "Killed")
 
 
 _NEXT = {

@@ -56,6 +56,18 @@ class Event:
         """Whether the text contains any of `parts`."""
         return any(part in self.text for part in parts)
 
+    def line_of(self, *parts: str) -> int:
+        """The physical line that holds the first of `parts` found: a message may run over several lines."""
+        if self.exc is not None and self.exc.more:
+            first = self.text.split("\n", 1)[0]
+            for part in parts:
+                if part in first:
+                    return self.line
+                for number, text in self.exc.more:
+                    if part in text:
+                        return number
+        return self.line
+
 
 @dataclass(slots=True)
 class Life:

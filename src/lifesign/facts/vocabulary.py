@@ -49,6 +49,7 @@ DEATHS = (
     Mark("Got fatal signal from worker processes", "death", "engine-dead"),
     Mark("AsyncLLM output_handler failed", "death", "engine-dead"),
     Mark("Scheduler hit an exception", "death", "core-fatal"),
+    Mark("SIGQUIT received", "death", "engine-dead", "child failed"),
     Mark("DP Coordinator process", "death", "coordinator-died", "died unexpectedly"),
     Mark("DP Coordinator process failed", "death", "coordinator-died"),
 )
@@ -200,6 +201,7 @@ KERNEL = (
     "pcieport",
     "hung_task",
     "blocked for more than",
+    "watchdog: BUG: soft lockup",
 )
 
 NATIVE = (
@@ -226,6 +228,20 @@ NATIVE = (
     "munmap_chunk(): invalid pointer",
     "malloc(): ",
 )
+
+# A program refused its command line and never started.
+USAGE_ERRORS = (
+    ": error: unrecognized arguments",
+    ": error: argument ",
+    ": error: the following arguments are required",
+    ": error: ambiguous option",
+)
+
+# What a shell, a container runtime or an orchestrator says about the end of a process.
+OUTSIDE_DEATHS = (
+    "OOMKilled", "exited with code 137", "exit code 137", "exited with code 139", "exit code 139", "exited with code 134", "Exit Code:    137",
+    "Exit Code: 137", "137 true", "CrashLoopBackOff", "Main process exited, code=killed", "code=dumped", "Killed",
+)  # fmt: skip
 
 FATAL_HEADERS = (
     "EngineCore encountered a fatal error",

@@ -61,6 +61,8 @@ class Traceback:
     chained_to: Traceback | None = None
     header: str = ""
     wraps: str = ""
+    more: list[tuple[int, str]] = field(default_factory=list)
+    """Further lines of the message, each with its physical line number."""
 
     @property
     def short_type(self) -> str:

@@ -55,7 +55,7 @@ class _Stream:
     strangers: int = 0
     last: Traceback | None = None
     done: Statement | None = None
-    extra: list[str] = field(default_factory=list)
+    extra: list[tuple[int, str]] = field(default_factory=list)
     extra_chars: int = 0
     chained: bool = False
     indent_code: bool = False
@@ -92,7 +92,7 @@ class Assembler:
         out: list[Statement] = []
         if stream.state == "message":
             if self._continues(stream, record):
-                stream.extra.append(text)
+                stream.extra.append((record.line, text))
                 stream.extra_chars += len(text)
                 return out
             out.append(_complete(stream))
@@ -102,6 +102,10 @@ class Assembler:
             stream.frames = []
             stream.start_line = record.line
             stream.strangers = 0
+            before = stripped[: -len(_START)].strip(" +|:")
+            if before:
+                # `Scheduler hit an exception: Traceback (most recent call last):`
+                stream.header = before[:400]
             return out
         if stripped.startswith((_CAUSE, _CONTEXT)):
             stream.chained = True
@@ -182,7 +186,7 @@ class Assembler:
             return False
         if not stripped:
             # A blank line may be inside the message (CUDA's advice has one); two in a row end it.
-            return not (stream.extra and not stream.extra[-1].strip())
+            return not (stream.extra and not stream.extra[-1][1].strip())
         if 'File "' in text[:20] and _FRAME.match(text):
             return False
         if record.bare and _STARTERS.match(stripped):
@@ -204,11 +208,12 @@ def _complete(stream: _Stream) -> Statement:
     statement = stream.done
     assert statement is not None
     assert statement.exc is not None
-    while stream.extra and not stream.extra[-1].strip():
+    while stream.extra and not stream.extra[-1][1].strip():
         stream.extra.pop()
     if stream.extra:
-        joined = "\n".join([statement.exc.message, *stream.extra])
+        joined = "\n".join([statement.exc.message, *(text for _, text in stream.extra)])
         statement.exc.message = joined[:MAX_MESSAGE_CHARS]
+        statement.exc.more = stream.extra
     stream.state = "idle"
     stream.done = None
     stream.extra = []

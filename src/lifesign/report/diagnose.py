@@ -134,7 +134,7 @@ _SILENT = ("not-a-crash", "insufficient-log")
 def _evidence(finding: Finding, ranking: Ranking, lang: Lang) -> list[EvidenceLine]:
     lines: list[EvidenceLine] = []
     if finding.cause not in _SILENT and finding.event.line:
-        lines.append(_line(finding.event, "root", finding.why.pick(lang) if finding.why else ""))
+        lines.append(_root_line(finding, lang))
     for evidence in finding.evidence[:10]:
         lines.append(_line(evidence.event, evidence.role, evidence.why.pick(lang)))
     for other in ranking.others:
@@ -148,6 +148,17 @@ def _evidence(finding: Finding, ranking: Ranking, lang: Lang) -> list[EvidenceLi
         if all(line.line != event.line for line in lines):
             lines.append(_line(event, "cascade", ""))
     return lines
+
+
+def _root_line(finding: Finding, lang: Lang) -> EvidenceLine:
+    line = _line(finding.event, "root", finding.why.pick(lang) if finding.why else "")
+    exc = finding.event.exc
+    if finding.line and finding.line != finding.event.line and exc is not None:
+        line.line = finding.line
+        line.text = next((text.strip() for number, text in exc.more if number == finding.line), line.text)[
+            :MAX_TEXT_CHARS
+        ]
+    return line
 
 
 def _line(event: Event, role: str, why: str) -> EvidenceLine:
