@@ -68,7 +68,7 @@ _PLATFORMS = (
         "cpu",
         (
             "platform cpu",
-            "CPU KV cache",
+            "CPU KV cache size",
             "cpu_worker.py",
             "device_config=cpu",
             "VLLM_CPU_",

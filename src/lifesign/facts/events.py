@@ -54,6 +54,9 @@ class EventMaker:
             return "quoted"
         if left and not record.bare:
             self._quoting.pop(stream, None)
+        if record.bare and text.startswith(("$ ", "# ")):
+            # What somebody typed is no evidence; its output is.
+            return "advice"
         if any(0 <= text.find(part) < 120 for part in words.ADVICE):
             return "advice"
         return "unknown"

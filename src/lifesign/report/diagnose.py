@@ -53,12 +53,15 @@ def diagnose_paths(
 
 
 def _chosen(lives: list[Life], rankings: list[Ranking]) -> int:
-    """The last life that died; if none did, the last one that says anything."""
+    """The last life that died; if none did, the last that was stopped in order, else the last."""
     for index in range(len(lives) - 1, -1, -1):
         if rankings[index].verdict.cause not in ("not-a-crash", "insufficient-log"):
             return index
     for index in range(len(lives) - 1, -1, -1):
         if rankings[index].verdict.cause == "insufficient-log" and lives[index].died:
+            return index
+    for index in range(len(lives) - 1, -1, -1):
+        if lives[index].orderly:
             return index
     return len(lives) - 1
 

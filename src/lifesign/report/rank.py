@@ -12,12 +12,14 @@ import re
 from dataclasses import dataclass, field
 
 from lifesign.causes.model import SYMPTOM, TRACE, Cause, CauseRole, Finding
+from lifesign.facts.events import exit_code
 from lifesign.facts.model import Event, Life, Phase
 
 INSUFFICIENT, NOT_A_CRASH, UNCLASSIFIED = "insufficient-log", "not-a-crash", "unclassified"
 
 _ALIVE_EVENTS = 3
 _ALIVE_SECONDS = 2.0
+_RECOVERY_SECONDS = 3.0
 
 
 @dataclass(slots=True)
@@ -52,8 +54,8 @@ def lived_on(event: Event, life: Life) -> bool:
     Three pieces of work (or one more than two seconds later) count, or reaching readiness after a start-up message. A
     message under a header that says "fatal" never counts as survived.
     """
-    if event.weight == "fatal":
-        return False
+    if event.weight == "fatal" or event.kind == "death":
+        return _recovered(event, life)
     later = 0
     for other in life.events[event.index + 1 :]:
         if other.weight in ("quoted", "foreign"):
@@ -70,6 +72,27 @@ def lived_on(event: Event, life: Life) -> bool:
     return False
 
 
+def _recovered(event: Event, life: Life) -> bool:
+    """Whether work was done well after an error that usually ends an engine (fault tolerance brought it back).
+
+    Requests that were in flight may still be logged as answered within seconds, so more distance is asked for.
+    """
+    healthy = next((other for other in life.events[event.index + 1 :] if other.has("status -> HEALTHY")), None)
+    if healthy is not None and life.progress_index > healthy.index:
+        return True
+    if event.time_s is None:
+        return False
+    later = 0
+    clock = event.time_s
+    for other in life.events[event.index + 1 :]:
+        clock = other.time_s if other.time_s is not None else clock
+        if other.kind == "progress" and other.name != "idle" and clock > event.time_s + _RECOVERY_SECONDS:
+            later += 1
+        elif other.kind == "death" and other.name in ("engine-dead", "core-exited", "core-died"):
+            return False
+    return later >= _ALIVE_EVENTS
+
+
 def _can_be_root(finding: Finding, life: Life) -> bool:
     event = finding.event
     if finding.role != "root" or event.weight in ("request", "teardown", "advice", "quoted", "foreign"):
@@ -84,6 +107,10 @@ def _choose(candidates: list[Finding], life: Life) -> Finding:
     if life.orderly and not any(_breaks_order(finding, life) for finding in candidates):
         return _not_a_crash(life)
     strong = [finding for finding in candidates if finding.strength > TRACE]
+    if life.died and _recovered_all(life):
+        return Finding(NOT_A_CRASH, "recovered", _last(life), certainty="supported", strength=SYMPTOM)
+    if _exit_race(life):
+        return Finding(NOT_A_CRASH, "clean-exit-race", _last(life), certainty="supported", strength=SYMPTOM)
     if not life.died:
         hangs = [
             finding
@@ -115,14 +142,43 @@ def _key(finding: Finding) -> tuple[int, int, int]:
 
 def _breaks_order(finding: Finding, life: Life) -> bool:
     """Whether a finding stands before the first signal, so that the end wasn't orderly after all."""
-    signal = next((event.index for event in life.events if event.kind == "signal"), None)
+    if finding.strength <= TRACE:
+        return False
     if finding.cause == "process-lifecycle":
-        return finding.strength > TRACE
-    return (
-        signal is not None
-        and finding.event.index < signal
-        and finding.strength > TRACE
-        and finding.event.weight == "fatal"
+        return True
+    event = finding.event
+    signal = next((other.index for other in life.events if other.kind == "signal"), None)
+    if event.kind == "kernel":
+        # A hang is usually ended with Ctrl-C, and the kernel log read after it.
+        return life.progress_index < 0 or finding.certainty == "established"
+    if signal is None or event.index > signal:
+        return False
+    return event.weight == "fatal" or finding.cause in ("timeout-hang", "hardware-fault")
+
+
+def _recovered_all(life: Life) -> bool:
+    """Whether the engine worked on after everything that looks like its death."""
+    fatal = [event for event in life.events if event.weight == "fatal" or event.kind in ("death", "native")]
+    return bool(fatal) and all(_recovered(event, life) for event in fatal)
+
+
+def _exit_race(life: Life) -> bool:
+    """An offline script that ended: the only death line is the monitor's, after all work, with no error and no server."""
+    deaths = [event for event in life.events if event.kind == "death" and event.weight not in ("quoted", "foreign")]
+    if not deaths or any(event.name not in ("core-died", "worker-died", "core-exited") for event in deaths):
+        return False
+    if any(
+        event.kind in ("exception", "wrapper", "native", "kernel") and event.weight != "teardown"
+        for event in life.events
+    ):
+        return False
+    if any(event.kind == "milestone" and event.name in ("ready", "uvicorn-start") for event in life.events):
+        return False
+    codes = [exit_code(event.text) for event in deaths]
+    if any(code not in (None, 0) for code in codes):
+        return False
+    return any(
+        event.kind == "progress" and event.name == "batch" and event.index < deaths[0].index for event in life.events
     )
 
 
@@ -146,12 +202,17 @@ def _tail_only(life: Life) -> bool:
 def _unclassified(life: Life) -> Finding | None:
     """The first exception that ended a process and that no cause knows."""
     for event in life.events:
-        if event.kind not in ("exception", "wrapper") or event.weight in (
-            "request",
-            "teardown",
-            "advice",
-            "quoted",
-            "foreign",
+        if (
+            event.kind not in ("exception", "wrapper")
+            or event.name in _LOST_ACTOR
+            or event.weight
+            in (
+                "request",
+                "teardown",
+                "advice",
+                "quoted",
+                "foreign",
+            )
         ):
             continue
         if not event.text.strip() or lived_on(event, life):
@@ -164,6 +225,17 @@ def _unclassified(life: Life) -> Finding | None:
         }
         return finding
     return None
+
+
+# Ray's words for "the process is gone": a report of a death, never its cause.
+_LOST_ACTOR = (
+    "ActorDiedError",
+    "RayActorError",
+    "ActorUnavailableError",
+    "WorkerCrashedError",
+    "LocalRayletDiedError",
+    "OwnerDiedError",
+)
 
 
 def _vllm_frame(event: Event) -> str:
@@ -210,12 +282,7 @@ def _quiet_end(life: Life) -> Finding:
     """No death in the log: a healthy one, one that stops in start-up, or no engine's log at all."""
     last = _last(life)
     if life.progress_index >= 0 or life.served:
-        failed = any(
-            event.kind == "exception" and event.weight not in ("quoted", "foreign", "advice") for event in life.events
-        )
-        return Finding(
-            NOT_A_CRASH, "request-failed" if failed else "healthy", last, certainty="supported", strength=SYMPTOM
-        )
+        return Finding(NOT_A_CRASH, _alive_subtype(life), last, certainty="supported", strength=SYMPTOM)
     if any(event.name == "weights-done" or event.name == "kv" for event in life.events if event.kind == "milestone"):
         return Finding(NOT_A_CRASH, "slow-load", last, certainty="possible", strength=SYMPTOM)
     return Finding(
@@ -223,11 +290,31 @@ def _quiet_end(life: Life) -> Finding:
     )
 
 
+def _alive_subtype(life: Life) -> str:
+    """What worried the reader of a healthy log: a failed request, an aborted one, a slow load, or nothing."""
+    told = [event for event in life.events if event.weight not in ("quoted", "foreign", "advice")]
+    if any(
+        event.has("No available shared memory broadcast block") and event.phase is not Phase.SERVING for event in told
+    ):
+        return "slow-load"
+    errors = [
+        event
+        for event in told
+        if event.phase is Phase.SERVING and (event.kind == "exception" or event.level == "ERROR")
+    ]
+    if any(event.process.role in ("core", "worker") for event in errors):
+        return "request-aborted"
+    refused = ("ValueError", "VLLMValidationError", "ValidationError", "RequestValidationError", "BadRequestError")
+    if any(event.has('" 500 ', "500 Internal Server Error") for event in told) or any(
+        event.exc is not None and event.exc.short_type not in refused for event in errors
+    ):
+        return "request-failed"
+    return "healthy"
+
+
 def _insufficient(life: Life) -> Finding:
     first = next((event for event in life.events if event.kind in ("death", "wrapper")), _last(life))
-    return Finding(
-        INSUFFICIENT, "tail-only" if _tail_only(life) else "root-missing", first, certainty="possible", strength=TRACE
-    )
+    return Finding(INSUFFICIENT, "tail-only", first, certainty="possible", strength=TRACE)
 
 
 def _role(finding: Finding, verdict: Finding, life: Life) -> CauseRole:
