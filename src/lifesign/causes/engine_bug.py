@@ -1,0 +1,515 @@
+"""Defects of the engine's own code: an assertion, a wrong shape or a missing key that no other cause claims.
+
+Two layers. Texts that only a defect prints are DECISIVE. Everything else is found by the frames: an exception raised
+in vLLM's engine, scheduler, worker or model code while it served or prepared to serve. That layer is SYMPTOM, so that
+any cause that knows the text wins over it; and it is silent on errors of loading and configuration, where the code
+merely reports what it was given.
+"""
+
+from __future__ import annotations
+
+from lifesign.causes._reading import speculates
+from lifesign.causes.model import DECISIVE, SYMPTOM, Cause, Finding, Signature, Subtype
+from lifesign.causes.request_poison import EMBEDS_FRAMES, ENGINE_LOOP, GRAMMAR_FRAMES, MULTIMODAL_FRAMES
+from lifesign.facts.model import Event, Life, Phase
+from lifesign.logs.model import Frame
+from lifesign.remedies import library as lib
+from lifesign.remedies.model import Remedy
+from lifesign.text import T
+
+PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("omni-stage", ("vllm_omni",)),
+    (
+        "kv-cache-groups",
+        (
+            "kv_cache_utils.py:get_kv_cache",
+            "kv_cache_utils.py:_get_kv_cache",
+            "kv_cache_utils.py:unify",
+            "kv_cache_utils.py:generate",
+            "kv_cache_utils.py:create_kv_cache_group",
+            "kv_cache_utils.py:resolve",
+            "kv_cache_utils.py:is_kv_cache",
+            "kv_cache_planning.py",
+            "kv_cache_coordinator.py:__init__",
+            "kv_cache_coordinator.py:verify",
+            "kv_cache_coordinator.py:get_kv_cache_coordinator",
+            "kv_cache_interface.py",
+            "single_type_kv_cache_manager.py:__init__",
+            ":initialize_kv_cache",
+            ":initialize_attn_backend",
+            ":_reshape_kv_cache",
+            ":may_reinitialize_input_batch",
+        ),
+    ),
+    (
+        "kv-cache-manager",
+        (
+            "kv_cache_manager",
+            "block_pool",
+            "kv_cache_coordinator",
+            "kv_cache_utils",
+            "block_manager",
+            "/core/block/",
+            "evictor",
+            "/mem_cache/",
+            "runtime_checker",
+        ),
+    ),
+    (
+        "spec-decode",
+        (
+            "spec_decode",
+            "speculative",
+            "eagle",
+            "medusa",
+            "rejection_sampler",
+            "ngram_proposer",
+            "_mtp.py",
+            "draft_model",
+        ),
+    ),
+    ("scheduler", ("/core/sched/", "core/scheduler.py", "managers/schedul", "request_queue")),
+    (
+        "attention-metadata",
+        (
+            "attention/backends",
+            "attn_utils",
+            "/attention/",
+            "mla/",
+            "build_attn_metadata",
+            ":_build_attention_metadata",
+            "mamba_utils",
+            "gdn_attn",
+        ),
+    ),
+    ("pooling", ("pooler", "pooling", "/pool/")),
+    ("encoder-decoder", ("enc_dec", "encoder_decoder", "cross_attention", "whisper", "cross_encoder")),
+    ("expert-parallel", ("/eplb/", "all2all", "fused_moe/prepare")),
+    ("lora", ("/lora/", "lora_model_runner")),
+    ("output-processor", ("output_processor", "detokenizer", "async_llm.py:output_handler", "logprobs.py")),
+    ("sampler", ("/v1/sample/", "layers/sampler", "topk_topp")),
+    ("model-runner", ("model_runner", "input_batch", "gpu/states", "gpu/block_table", "worker/block_table")),
+    ("model-forward", ("model_executor/", "/models/", "compilation/")),
+    ("worker", ("/worker/", "multiproc_executor", "uniproc_executor", "worker_base")),
+    (
+        "engine-core",
+        ("v1/engine/", "engine/llm_engine", "engine/async_llm_engine", "engine/multiprocessing", "executor/"),
+    ),
+)
+"""Where in the engine a frame lies: the first entry that matches `file:func` names the subtype."""
+
+_CODE_HINTS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("scheduler", ("self.scheduler.",)),
+    ("kv-cache-manager", ("kv_cache_manager.", "block_pool.")),
+    ("spec-decode", (".drafter.", "propose(", "propose_draft")),
+    ("attention-metadata", ("attn_metadata", ".build(")),
+    ("model-forward", ("self.model(", "model_executable(")),
+)
+"""What a calling line says when the frame that raised is not the engine's (a wrapper or a plug-in)."""
+
+_LOADING_FRAMES = (
+    "model_loader",
+    ":load_model",
+    ":load_weights",
+    ":weight_loader",
+    "/quantization/",
+    "/config/",
+    "config.py:",
+    "arg_utils",
+    "registry.py",
+    "transformers_utils",
+    "parallel_state",
+    "pynccl",
+    "device_communicators",
+    ":init_device",
+    ":init_worker_distributed",
+    "platforms/",
+    "envs.py",
+    "tokenizer",
+    "torch/distributed",
+    "_inductor",
+    "triton/",
+    "flashinfer/jit",
+    "importlib",
+    "kv_connector",
+    "kv_transfer",
+    "lmcache",
+    "nixl",
+    "mooncake",
+    "kv_offload",
+    "ray/_private",
+    "multiprocessing/spawn",
+)
+_OTHER_TYPES = frozenset(
+    [
+        "EngineDeadError",
+        "EngineGenerateError",
+        "MQEngineDeadError",
+        "AsyncEngineDeadError",
+        "CancelledError",
+        "TimeoutError",
+        "KeyboardInterrupt",
+        "SystemExit",
+        "MemoryError",
+        "OutOfMemoryError",
+        "AcceleratorError",
+        "DistBackendError",
+        "DistNetworkError",
+        "ImportError",
+        "ModuleNotFoundError",
+        "PermissionError",
+        "FileNotFoundError",
+        "ConnectionError",
+        "ConnectionResetError",
+        "BrokenPipeError",
+        "ConnectionRefusedError",
+        "ActorDiedError",
+        "RayActorError",
+        "RayTaskError",
+        "OutOfResources",
+        "CompilationError",
+        "InductorError",
+        "CalledProcessError",
+        "HTTPError",
+        "GatedRepoError",
+        "RepositoryNotFoundError",
+        "SafetensorError",
+        "ValidationError",
+        "OSError",
+        "ZMQError",
+        "UnicodeDecodeError",
+        "JSONDecodeError",
+        "HarmonyError",
+        "VLLMValidationError",
+        "LocalEntryNotFoundError",
+    ]
+)
+_OTHER_TEXTS = (
+    "out of memory",
+    "CUDA error",
+    "CUDA driver",
+    "HIP error",
+    "NCCL error",
+    "NCCL",
+    "HCCL",
+    "hccl",
+    "oneCCL",
+    "UR_RESULT",
+    "level_zero",
+    "NPU function error",
+    "aclnn",
+    "ACL",
+    "CUBLAS",
+    "cublas",
+    "cuDNN",
+    "illegal memory access",
+    "device-side assert",
+    "misaligned address",
+    "no kernel image",
+    "Triton",
+    "triton",
+    "nvcc",
+    "ninja",
+    "Workspace is locked",
+    "Free memory on device",
+    "No available memory for the cache blocks",
+    "To serve at least one request",
+    "larger than the maximum number of tokens",
+    "Error in memory profiling",
+    "Worker failed with error",
+    "RPC call to",
+    "initialization failed",
+    "EngineCore encountered an issue",
+    "Engine loop",
+    "Background loop",
+    "Executor failed",
+    "cancelled",
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Address already in use",
+    "Cannot re-initialize",
+    "forked subprocess",
+    "when capturing",
+    "stream is capturing",
+    "during capture",
+    "Failed to load NCCL",
+    "cannot allocate memory",
+    "Cannot allocate memory",
+    "DefaultCPUAllocator",
+    "undefined symbol",
+    "compute capability",
+    "not supported",
+    "min_thread",
+    "quantiz",
+    "died",
+)
+
+NEW_OR_OLD = Remedy(
+    slug="other-vllm-version",
+    kind="upgrade",
+    title=T("upgrade vLLM, or go back one release", "升级 vLLM，或退回上一个版本"),
+    why=T(
+        "An assertion of the engine's own is cured by a version, not by memory settings: look for the frame in the release notes and the issues.",
+        "引擎自己的断言要靠换版本解决，调内存参数没有用：拿出错的函数去搜 release note 和 issue。",
+    ),
+    command="pip install -U vllm   # or: pip install vllm==<the last version that worked>",
+)
+FEATURE_OFF = Remedy(
+    slug="switch-feature-off",
+    kind="check",
+    title=T("switch features off one by one", "逐个关掉功能"),
+    why=T(
+        "Speculative decoding (MTP), prefix caching, async scheduling, a special --kv-cache-dtype or --block-size: the one that makes the error go away is where the bug is.",
+        "投机解码（MTP）、前缀缓存、异步调度、特殊的 --kv-cache-dtype 或 --block-size：关掉哪个不再出错，bug 就在哪里。",
+    ),
+    command="vllm serve MODEL --no-enable-prefix-caching   # then without --speculative-config, without --kv-cache-dtype ...",
+)
+SGLANG_VERSION = Remedy(
+    slug="sglang-newer-version",
+    kind="upgrade",
+    title=T("a newer SGLang, or without the overlap scheduler", "换更新的 SGLang，或关掉 overlap 调度"),
+    why=T(
+        "The pool's accounting check failed: a bug in the cache code. --disable-radix-cache or --disable-overlap-schedule tells which part.",
+        "池的记账检查失败，是缓存代码的 bug。用 --disable-radix-cache 或 --disable-overlap-schedule 看是哪一部分。",
+    ),
+)
+REPLAY = Remedy(
+    slug="replay-request",
+    kind="check",
+    title=T("does one request bring it back?", "是不是某个请求能复现？"),
+    why=T(
+        "If the same request kills it again, keep it for the bug report and refuse it until then.",
+        "如果同一个请求再次触发，就留作 bug 报告，并先拒绝它。",
+    ),
+    command='grep -n "Dumping input data" -A3 vllm.log | tail -20',
+)
+
+_USUAL = (NEW_OR_OLD, REPLAY, FEATURE_OFF, lib.REPORT_BUG)
+_WHERE = T(
+    "{type} in {frame}: the engine's own code broke an assumption of its own. {message}",
+    "{frame} 抛出 {type}：引擎自己的代码违反了自己的假设。{message}",
+)
+
+
+def _sub(en: str, zh: str, remedies: tuple[Remedy, ...] = _USUAL, known: tuple[str, ...] = ()) -> Subtype:
+    return Subtype(T(en, zh), _WHERE, remedies, known)
+
+
+SUBTYPES = {
+    "scheduler": _sub(
+        "A bug in the scheduler ended the engine", "调度器的 bug 让引擎退出", known=("vllm#25482", "vllm#27711")
+    ),
+    "kv-cache-manager": _sub("A bug in the KV cache's bookkeeping ended the engine", "KV cache 记账的 bug 让引擎退出"),
+    "kv-cache-groups": _sub(
+        "A bug in the planning of KV cache groups",
+        "KV cache 分组规划的 bug",
+        (NEW_OR_OLD, FEATURE_OFF, lib.SMALLER_BLOCK_SIZE, lib.REPORT_BUG),
+    ),
+    "spec-decode": _sub(
+        "A bug in speculative decoding",
+        "投机解码的 bug",
+        (lib.DROP_SPECULATIVE, NEW_OR_OLD, lib.REPORT_BUG),
+        ("vllm#48848", "vllm#21177"),
+    ),
+    "attention-metadata": _sub(
+        "A bug in the attention backend's preparation",
+        "注意力后端准备阶段的 bug",
+        (NEW_OR_OLD, lib.OTHER_ATTENTION_BACKEND, FEATURE_OFF, lib.REPORT_BUG),
+        ("vllm#28411", "vllm#25928"),
+    ),
+    "model-forward": _sub("A wrong shape or a bug in the model's code", "模型代码的 bug（形状不对等）"),
+    "model-runner": _sub("A bug in the model runner", "model runner 的 bug", known=("vllm#25991",)),
+    "sampler": _sub("A bug in the sampler", "采样器的 bug"),
+    "pooling": _sub("A bug in the pooling (embedding, classification) code", "pooling（向量、分类）代码的 bug"),
+    "encoder-decoder": _sub("A bug in the encoder-decoder code", "编码器-解码器代码的 bug"),
+    "omni-stage": _sub("A bug in a stage of the omni pipeline", "omni 流水线某一阶段的 bug"),
+    "expert-parallel": _sub("A bug in expert parallelism", "专家并行的 bug"),
+    "lora": _sub("A bug in the LoRA code", "LoRA 代码的 bug"),
+    "output-processor": _sub("A bug in the output processing of the front end", "前端输出处理的 bug"),
+    "worker": _sub("A bug in the worker", "worker 的 bug"),
+    "engine-core": _sub("A bug in the engine core", "引擎 core 的 bug"),
+}
+
+
+def is_engine_frame(frame: Frame) -> bool:
+    """Whether a frame lies in vLLM, one of its platform plug-ins, or SGLang."""
+    path = frame.file.replace("\\", "/")
+    return (
+        "/vllm/" in path
+        or path.startswith("vllm/")
+        or "vllm_ascend" in path
+        or "vllm_omni" in path
+        or "sglang/srt" in path
+    )
+
+
+def place_of(event: Event) -> str:
+    """The part of the engine in which the exception was raised, from the innermost frame that says so."""
+    frames = event.exc.frames if event.exc else []
+    for frame in reversed(frames):
+        if not is_engine_frame(frame):
+            continue
+        place = f"{frame.file}:{frame.func}".replace("\\", "/")
+        named = next((slug for slug, parts in PLACES if any(part in place for part in parts)), "engine-core")
+        if named in ("engine-core", "worker", "model-runner") and frame is not frames[-1]:
+            hinted = next((slug for slug, parts in _CODE_HINTS if any(part in frame.code for part in parts)), "")
+            return hinted or named
+        if named == "model-forward" and event.exc is not None and event.exc.passes("spec_decode", "eagle", "_mtp.py"):
+            return "spec-decode"
+        return named
+    return "engine-core"
+
+
+def _frame_name(event: Event) -> str:
+    """`scheduler.py:schedule` of the innermost engine frame."""
+    for frame in reversed(event.exc.frames if event.exc else []):
+        if is_engine_frame(frame):
+            return f"{frame.file.replace(chr(92), '/').rpartition('/')[2]}:{frame.func}"
+    return event.origin or "the engine"
+
+
+def _in_engine(event: Event, life: Life) -> bool:
+    """Whether the exception is the engine's own fault as far as frames can tell; see the module's essay."""
+    exc = event.exc
+    if exc is None or event.weight in ("request", "teardown") or not exc.frames:
+        return False
+    if exc.short_type in _OTHER_TYPES or exc.short_type.endswith("DeadError"):
+        return False
+    tail = exc.frames[-8:]
+    if not any(is_engine_frame(frame) for frame in tail):
+        return False
+    if not exc.passes(
+        *ENGINE_LOOP,
+        ":_initialize_kv_caches",
+        ":determine_available_memory",
+        ":output_handler",
+        ":profile_run",
+        ":__init__",
+    ):
+        return False
+    if event.process.role == "api" and not exc.passes(*ENGINE_LOOP, ":output_handler"):
+        return False
+    if exc.passes(*GRAMMAR_FRAMES, *MULTIMODAL_FRAMES, *EMBEDS_FRAMES) and event.phase is Phase.SERVING:
+        return False
+    last = [f"{frame.file}:{frame.func}".replace("\\", "/") for frame in tail]
+    return not any(part in place for part in _LOADING_FRAMES for place in last)
+
+
+def _fill(finding: Finding, life: Life) -> Finding | None:
+    """Chooses the subtype by the frames; an assertion in the scheduler or the cache's books is proof by itself."""
+    event = finding.event
+    exc = event.exc
+    finding.values["type"] = exc.short_type if exc else "An error"
+    finding.values["frame"] = _frame_name(event)
+    message = exc.message.strip().split("\n")[0][:200] if exc else event.text.split("\n")[0][:200]
+    finding.values["message"] = message or "It has no message."
+    if finding.subtype == "by-frame":
+        finding.subtype = place_of(event)
+        exact = exc is not None and exc.short_type in (
+            "AssertionError",
+            "KeyError",
+            "IndexError",
+            "AttributeError",
+            "RecursionError",
+        )
+        if exact and finding.subtype in ("scheduler", "kv-cache-manager", "kv-cache-groups"):
+            finding.strength, finding.certainty = DECISIVE, "established"
+    if finding.subtype == "model-forward" and "reduction dim" in event.text and speculates(life):
+        finding.subtype = "spec-decode"
+    if life.engine == "sglang" and finding.subtype == "kv-cache-manager":
+        finding.remedies = (SGLANG_VERSION, REPLAY)
+    return finding
+
+
+def _serving_shape(event: Event, life: Life) -> bool:
+    """A shape error after requests have been answered can't be a checkpoint that doesn't fit, unless it is quantised."""
+    quantised = str(life.config.get("quantization") or "None")
+    return life.served and event.phase is Phase.SERVING and quantised in ("None", "")
+
+
+CAUSE = Cause(
+    slug="engine-bug",
+    code="C1",
+    title=T("Bug in the engine", "引擎自身的 bug"),
+    summary=T(
+        "An assertion or error in the engine's own code that nothing outside explains; the cure is a version or a patch.",
+        "引擎自己代码里的断言或错误，外部因素解释不了；要靠换版本或补丁。",
+    ),
+    subtypes=SUBTYPES,
+    signatures=(
+        Signature(
+            "kv-cache-manager",
+            any=(
+                "memory leak detected!",
+                "Invalid block found in popleft()",
+                "next_free_block of fake_free_list_head",
+                "prev_free_block of fake_free_list_tail",
+                "remove() called on an invalid block",
+                "No free blocks available",
+            ),
+            kinds=("exception", "wrapper"),
+        ),
+        Signature(
+            "kv-cache-groups",
+            any=(
+                "Expected same manager class for identical KV cache specs",
+                "HybridKVCacheCoordinator assumes",
+                "UnitaryKVCacheCoordinator assumes",
+                "The page size of the layer is not divisible",
+                "page size is not divisible by the maximum page size",
+                "All layers in the same KV cache group",
+                "KV cache group overlaps",
+                "KV cache groups miss layers",
+                "KV cache specs for the same layer are different across workers",
+                "failed to convert the KV cache specs to one unified type",
+                "Failed to promote local KV cache specs",
+                "Each KV cache group's",
+                "No common block size for",
+                "block_size must be divisible by hash_block_size",
+            ),
+            kinds=("exception", "wrapper"),
+        ),
+        Signature(
+            "scheduler",
+            any=(
+                "Invalid request status:",
+                "Only running requests can be preempted",
+                "Unexpected blocked waiting status",
+                "peek from an empty queue",
+                "pop from empty heap",
+            ),
+            kinds=("exception", "wrapper"),
+        ),
+        Signature("engine-core", any=("Input socket thread died during startup",), kinds=("exception", "wrapper")),
+        Signature(
+            "model-forward",
+            any=("must have same reduction dim",),
+            kinds=("exception", "wrapper"),
+            certainty="supported",
+        ),
+        Signature(
+            "model-forward",
+            any=(
+                "is invalid for input of size",
+                "The size of tensor a (",
+                "Sizes of tensors must match",
+                "mat1 and mat2 shapes cannot be multiplied",
+            ),
+            kinds=("exception",),
+            no_frames=(*GRAMMAR_FRAMES, *MULTIMODAL_FRAMES, ":load_weights"),
+            when=_serving_shape,
+            certainty="supported",
+        ),
+        Signature("sampler", any=("NaNs detected in logits",), kinds=("exception", "wrapper"), certainty="supported"),
+        Signature(
+            "by-frame",
+            none=_OTHER_TEXTS,
+            kinds=("exception",),
+            when=_in_engine,
+            strength=SYMPTOM,
+            certainty="supported",
+        ),
+    ),
+    refine=_fill,
+    order=14,
+)

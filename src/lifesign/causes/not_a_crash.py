@@ -1,0 +1,149 @@
+"""Nothing died, or only a stop that was asked for: an honest verdict with its own title and little advice.
+
+When it applies is the ranking's decision (no death, an orderly end, work after the error). This file says what the
+reader is told.
+"""
+
+from __future__ import annotations
+
+from lifesign.causes.model import Cause, Subtype
+from lifesign.remedies import library as lib
+from lifesign.remedies.model import Form, Remedy
+from lifesign.text import T
+
+KEEP_RUNNING = Remedy(
+    slug="nothing-to-do",
+    kind="check",
+    title=T("nothing to repair here", "这里不用修"),
+    why=T(
+        "If requests do fail, start from the request's own error (HTTP status, body) and its minute in the log.",
+        "如果确实有请求失败，请从那个请求自己的报错（HTTP 状态、响应体）和它那一分钟的日志查起。",
+    ),
+)
+CLIENT_SIDE = Remedy(
+    slug="look-at-that-request",
+    kind="check",
+    title=T("look at that one request", "看那一个请求"),
+    why=T(
+        "Only this request failed; the engine went on and answered others. Correct or refuse the request at the gateway.",
+        "只有这个请求失败了，引擎继续在为别的请求服务。在网关处修正或拒绝它即可。",
+    ),
+)
+WHO_STOPPED = Remedy(
+    slug="was-it-meant",
+    kind="check",
+    title=T("was the stop meant?", "这次停止是有意的吗？"),
+    why=T(
+        "If nobody stopped it on purpose, ask the supervisor, the probe or the CI job that sent the signal.",
+        "如果没人有意停它，就去问发信号的那一方：守护程序、探针或 CI 任务。",
+    ),
+    command="kubectl get events --sort-by=.lastTimestamp | tail; journalctl -u SERVICE --since '-1h'",
+)
+DRAIN = Remedy(
+    slug="drain-on-stop",
+    kind="flag",
+    title=T("let running requests finish at a stop", "停止时让在途请求跑完"),
+    why=T(
+        "By default requests in flight are aborted at once, which prints EngineDeadError tracebacks that mean nothing.",
+        "默认会立刻中止在途请求，因此会打印一堆没有意义的 EngineDeadError 堆栈。",
+    ),
+    forms=(Form("--shutdown-timeout", "30", since="0.18.0"),),
+)
+CLOSE_ENGINE = Remedy(
+    slug="close-the-engine",
+    kind="check",
+    title=T("close the engine before the script ends", "脚本结束前先关掉引擎"),
+    why=T(
+        "The message is printed when the script's interpreter goes down before the engine's processes; harmless, and gone in newer versions.",
+        "脚本的解释器先于引擎子进程退出时就会打印这句；无害，新版本已经没有了。",
+    ),
+    source="vllm#28898, vllm#41507",
+)
+
+SUBTYPES = {
+    "healthy": Subtype(
+        T("Nothing died: the engine is serving to the last line", "没有死亡：直到最后一行引擎都在服务"),
+        T(
+            "The log holds warnings or refused requests, but work goes on after them and nothing reports a death.",
+            "日志里有警告或被拒的请求，但之后工作照常，没有任何死亡的记录。",
+        ),
+        (KEEP_RUNNING,),
+    ),
+    "orderly-shutdown": Subtype(
+        T("An orderly stop, not a crash", "正常停止，不是崩溃"),
+        T(
+            "The server was asked to stop and did; errors after that line come from the shutdown itself.",
+            "服务被要求停止并照做了；那一行之后的报错都来自关闭过程本身。",
+        ),
+        (WHO_STOPPED, DRAIN),
+    ),
+    "clean-shutdown": Subtype(
+        T("A stop that was asked for, not a crash", "按要求停止，不是崩溃"),
+        T(
+            "The server received a stop signal and shut down. EngineDeadError, 'force killing' and 'cannot schedule new futures' after it only report that.",
+            "服务收到停止信号后关闭。之后的 EngineDeadError、force killing、cannot schedule new futures 只是在转述。",
+        ),
+        (WHO_STOPPED, DRAIN),
+    ),
+    "clean-exit-race": Subtype(
+        T(
+            "The script had ended; the 'died unexpectedly' line is a race at exit",
+            "脚本已正常结束，died unexpectedly 是退出时的竞态",
+        ),
+        T(
+            "The work was done and the process exited with status 0; the monitor saw the engine core go first.",
+            "任务已完成，进程以 0 退出；只是监视器先看到引擎 core 退出了。",
+        ),
+        (CLOSE_ENGINE, lib.UPGRADE_VLLM),
+        ("vllm#28898", "vllm#41507"),
+    ),
+    "slow-load": Subtype(
+        T("A slow but healthy start", "启动慢，但一切正常"),
+        T(
+            "'No available shared memory broadcast block' was printed each minute while the model was loaded or compiled; then it served. It is a notice about waiting.",
+            "加载或编译期间每分钟打印一次 No available shared memory broadcast block，之后就正常服务了。它只是说在等。",
+        ),
+        (lib.FASTER_STORAGE, KEEP_RUNNING),
+    ),
+    "slow-step": Subtype(
+        T("A step took long, then work went on", "有一步很慢，之后恢复正常"),
+        T(
+            "A process stood still or computed for long, within its limit, and answered in the end.",
+            "某个进程停顿或计算了很久，但没有超过时限，最后还是回应了。",
+        ),
+        (KEEP_RUNNING,),
+    ),
+    "request-aborted": Subtype(
+        T("One request ended with an error; the engine went on", "一个请求以错误结束，引擎继续运行"),
+        T(
+            "The ERROR lines concern one request (grammar, KV transfer). It was ended or computed again, and others were answered after it.",
+            "这些 ERROR 只涉及一个请求（语法、KV 传输）：它被终止或重算了，之后别的请求都得到了回应。",
+        ),
+        (CLIENT_SIDE,),
+    ),
+    "request-failed": Subtype(
+        T("One request failed; the service went on", "一个请求失败，服务照常"),
+        T(
+            "The error was raised in the API server while it handled one request. The engine wasn't touched.",
+            "异常出在 API server 处理某个请求的时候，引擎没有受影响。",
+        ),
+        (CLIENT_SIDE,),
+    ),
+    "recovered": Subtype(
+        T("The engine failed once and recovered", "引擎出错一次后恢复了"),
+        T(
+            "A worker raised an error, but fault tolerance kept the engine and a retry brought it back; look at the error itself.",
+            "worker 抛过一次异常，但容错机制保住了引擎，重试后恢复；请看那个异常本身。",
+        ),
+        (CLIENT_SIDE, lib.REPORT_BUG),
+    ),
+}
+
+CAUSE = Cause(
+    slug="not-a-crash",
+    code="C9",
+    title=T("Not a crash", "不是崩溃"),
+    summary=T("Nothing died, or it was stopped on purpose.", "没有东西死掉，或是有意停止的。"),
+    subtypes=SUBTYPES,
+    order=23,
+)

@@ -1,0 +1,197 @@
+"""How processes are started, told to stop and watched: fork after CUDA, spawn without a guard, signals, probes.
+
+A stop that was asked for is no crash (`not-a-crash`). What belongs here is the stop that nobody in the log asked for:
+the engine core alone was signalled while its API server lived on, or a probe killed a server that was still loading.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from lifesign.causes._reading import cite
+from lifesign.causes.model import DECISIVE, SYMPTOM, Cause, Evidence, Finding, Signature, Subtype
+from lifesign.facts.model import Event, Life, Phase
+from lifesign.remedies import library as lib
+from lifesign.remedies.model import Remedy
+from lifesign.text import T
+
+_CORE_SIGNAL = ("EngineCore: trigger received signal", "EngineCore received signal", "EngineCore exiting due to SIG")
+_ASKED = (
+    "[shutdown] API server: shutdown triggered",
+    "[shutdown] MPClient: start",
+    "DPSupervisor received",
+    "Shutting down FastAPI HTTP server",
+    "Received SIGINT",
+    "KeyboardInterrupt",
+    "^C",
+)
+_SENT = "send sigterm to process EngineCore"
+_EARLIER_DEATH = ("died unexpectedly", "exited unexpectedly", "EngineCore encountered a fatal error", "EngineDeadError")
+_PROBES = (
+    "Liveness probe failed",
+    "Startup probe failed",
+    "failed startup probe, will be restarted",
+    "failed liveness probe, will be restarted",
+)
+
+UPGRADE_MONITOR = Remedy(
+    slug="upgrade-liveness-monitor",
+    kind="upgrade",
+    title=T("upgrade to a release with the corrected liveness monitor", "升级到修正了存活监视器的版本"),
+    why=T(
+        "The monitor took a living engine core for dead and sent SIGTERM itself (vllm#54184); vllm#54204 also prints exit codes. The version, not the load, is at fault.",
+        "监视器把活着的 core 当成死的，自己发了 SIGTERM（vllm#54184）；vllm#54204 还会打印退出码。问题在版本，不在负载。",
+    ),
+    source="vllm#54184, vllm#54204",
+)
+GUARD_OWNS = Remedy(
+    slug="detach-from-session",
+    kind="check",
+    title=T("keep the engine out of a login session", "不要让引擎挂在登录会话下面"),
+    why=T(
+        "Rootless containers and user services are stopped when the last login session of that user ends, unless lingering is on.",
+        "无 root 容器和用户级服务会在该用户最后一个登录会话结束时被停掉，除非打开 linger。",
+    ),
+    command="loginctl show-user $USER --property=Linger; sudo loginctl enable-linger $USER",
+    source="vllm#50067",
+)
+
+SUBTYPES = {
+    "fork-cuda-init": Subtype(
+        T("CUDA was used before the workers were forked", "在 fork 出 worker 之前就用了 CUDA"),
+        T(
+            "The parent process had touched CUDA (torch.cuda call, another library) and then forked: a forked child can't use CUDA.",
+            "父进程已经碰过 CUDA（torch.cuda 调用或别的库），之后又 fork：fork 出来的子进程不能再用 CUDA。",
+        ),
+        (
+            lib.SPAWN_METHOD,
+            lib.MAIN_GUARD,
+            Remedy(
+                slug="no-early-cuda",
+                kind="check",
+                title=T("no CUDA call before the engine is created", "创建引擎之前不要碰 CUDA"),
+                why=T(
+                    "torch.cuda.is_available(), set_device or another model in the same process are enough.",
+                    "torch.cuda.is_available()、set_device、同进程里的另一个模型，都算。",
+                ),
+                command='grep -nE "torch\\.cuda|\\.cuda\\(|\\.to\\(.cuda" your_script.py',
+            ),
+        ),
+    ),
+    "spawn-no-main-guard": Subtype(
+        T(
+            "The script has no main guard, so spawned workers run it again",
+            "脚本没有 main 保护，spawn 出的 worker 又把它跑了一遍",
+        ),
+        T(
+            "Spawned workers import the main script. Without `if __name__ == '__main__':` they start an engine of their own, which Python forbids.",
+            "spawn 出来的 worker 会导入主脚本。没有 `if __name__ == '__main__':`，它们又会各自启动引擎，Python 不允许这样。",
+        ),
+        (lib.MAIN_GUARD,),
+    ),
+    "external-sigterm": Subtype(
+        T("Somebody outside told the engine to stop", "外部有人让引擎停下"),
+        T(
+            "{who} received {signal} from outside and shut down in order; EngineDeadError and 'exited unexpectedly' after it only report that. Look for the sender: supervisor, probe, session end, a person.",
+            "{who} 收到外部发来的 {signal} 后有序退出；之后的 EngineDeadError、“exited unexpectedly” 只是转述。去找信号是谁发的：守护程序、探针、会话结束，还是人。",
+        ),
+        (lib.FIND_SIGNAL_SENDER, lib.PROBE_PATIENCE, GUARD_OWNS),
+        ("vllm#50067", "vllm#17386", "vllm#18163"),
+    ),
+    "false-liveness": Subtype(
+        T("vLLM's own monitor took a living engine core for dead", "vLLM 自己的监视器误把活着的引擎 core 当成死的"),
+        T(
+            "The API server sent SIGTERM to the engine core although nothing had failed and nobody had asked for a stop; the core was working.",
+            "没有任何报错，也没人要求停止，API server 却主动给引擎 core 发了 SIGTERM；core 当时在正常工作。",
+        ),
+        (UPGRADE_MONITOR, lib.SUPERVISE, lib.COLLECT_DEBUG),
+        ("vllm#54184", "vllm#54204"),
+    ),
+}
+
+
+def _fill(finding: Finding, _life: Life) -> Finding | None:
+    """Names the process and the signal; cites the sentence of Python's multi-line bootstrap error."""
+    text = finding.event.text[:4000]
+    signal = re.search(r"SIG[A-Z]{3,5}", text)
+    finding.values.setdefault("signal", signal[0] if signal else "SIGTERM")
+    finding.values.setdefault("who", finding.event.process.name or "The server")
+    if finding.subtype == "spawn-no-main-guard":
+        return cite(finding, "An attempt has been made to start a new process")
+    return finding
+
+
+def _asked_before(event: Event, life: Life) -> bool:
+    """Whether a stop of the whole server stands before `event`, or a death that explains the signal."""
+    return life.before(event, *_ASKED) is not None or life.before(event, *_EARLIER_DEATH) is not None
+
+
+def _signals(life: Life) -> Iterable[Finding]:
+    """The first signal to the engine core that nobody in this log asked for."""
+    event = next((e for e in life.events if e.has(*_CORE_SIGNAL) and e.weight not in ("quoted", "foreign")), None)
+    if event is None:
+        return
+    sent = life.before(event, _SENT)
+    if sent is not None and not _asked_before(sent, life):
+        finding = Finding("process-lifecycle", "false-liveness", sent, certainty="supported", strength=DECISIVE)
+        finding.evidence.append(
+            Evidence(event, "confirmation", T("the core obeyed at once: it was alive", "core 立刻响应：它还活着"))
+        )
+        yield finding
+        return
+    if sent is None and not _asked_before(event, life):
+        yield Finding("process-lifecycle", "external-sigterm", event, certainty="established", strength=DECISIVE)
+
+
+def _still_loading(event: Event, life: Life) -> bool:
+    return event.phase is not Phase.SERVING and not life.served
+
+
+CAUSE = Cause(
+    slug="process-lifecycle",
+    code="C7",
+    title=T("Process start, signals and probes", "进程启动、信号与探针"),
+    summary=T(
+        "A process was started in a way that can't work, or told to stop by somebody outside.",
+        "进程的启动方式不对，或被外部叫停。",
+    ),
+    subtypes=SUBTYPES,
+    signatures=(
+        Signature(
+            "fork-cuda-init",
+            any=(
+                "Cannot re-initialize CUDA in forked subprocess",
+                "Cannot re-initialize XPU in forked",
+                "Cannot re-initialize NPU in forked",
+            ),
+        ),
+        Signature("spawn-no-main-guard", any=("An attempt has been made to start a new process before the",)),
+        Signature(
+            "external-sigterm",
+            any=_PROBES,
+            kinds=("kernel", "plain", "log"),
+            when=_still_loading,
+            certainty="supported",
+        ),
+        Signature(
+            "external-sigterm",
+            any=("KeyboardInterrupt: terminated", "SystemExit: 143", "Received signal 15"),
+            kinds=("exception", "log", "plain", "signal", "death"),
+            when=_still_loading,
+            strength=SYMPTOM,
+            certainty="supported",
+        ),
+        Signature(
+            "external-sigterm",
+            any=("WorkerProc was terminated",),
+            kinds=("log", "signal", "death"),
+            when=lambda event, life: not _asked_before(event, life),
+            strength=SYMPTOM,
+            certainty="possible",
+        ),
+    ),
+    refine=_fill,
+    find=_signals,
+    order=16,
+)

@@ -1,0 +1,326 @@
+"""Time-outs and hangs: the engine waited for a part of itself that was slow, stuck or waiting for a peer.
+
+Nearly every text here is a symptom: it names who gave up waiting, not who kept silent. So the strength is SYMPTOM
+(a worker's own error beats it), and hangs that no line names are found from how the log ends (`_hangs`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from lifesign.causes.model import SYMPTOM, TRACE, Cause, Finding, Signature, Subtype
+from lifesign.facts.model import Event, Life, Phase
+from lifesign.remedies import library as lib
+from lifesign.remedies.model import Remedy
+from lifesign.text import T
+
+_RPC = ("RPC call to ", "RayChannelTimeoutError", "Watchdog timeout (self.watchdog_timeout")
+_ITERATION = ("Engine iteration timed out", "MQLLMEngine didn't reply within", "RPCServer didn't reply within")
+_READY = (
+    "Timed out waiting for engine core processes to start",
+    "Timed out waiting for new engine core processes to start",
+    "Timed out waiting for engines to send",
+    "Timed out waiting for new engines to send",
+)
+_HANDSHAKE = ("Did not receive response from front-end process within", "Waiting for init message from front-end")
+_STALL = "No available shared memory broadcast block found"
+_SHIM = ("libvgpu", "[HAMI-core", "HAMI-core", "CUDA_DEVICE_MEMORY_LIMIT", "vgpulib")
+_ACS = ("IO_PAGE_FAULT", "AMD-Vi", "ACSCtl", "amd_iommu", "intel_iommu", "DMAR:", "iommu=")
+_NCCL_UP = ("vLLM is using nccl==", "Init COMPLETE", "ncclCommInitRank", "NCCL version ")
+
+
+def _release(life: Life) -> tuple[int, ...]:
+    """The release as numbers, `()` when the log doesn't say."""
+    return tuple(int(part) for part in re.findall(r"\d+", life.version)[:3])
+
+
+def default_limit_s(life: Life) -> int:
+    """Seconds that one worker call may take in this life: the environment, else the release's default.
+
+    40 s up to 0.8.5, 300 s from 0.9.0 (vLLM PR 18558), a variable from 0.9.2 (PR 19544).
+    """
+    told = life.env.get("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "")
+    if told.isdigit():
+        return int(told)
+    release = _release(life)
+    return 40 if release and release < (0, 9) else 300
+
+
+def sequences(life: Life) -> tuple[int, int]:
+    """How many sequences a step may have held, and the line that says so (0 when it is a default).
+
+    In this order: the scheduler's own count at death, the last `Running: N reqs`, the configured limit, the default.
+    """
+    for event in reversed(life.events):
+        match = re.search(r"num_running_reqs=(\d{1,6})", event.text[:4000])
+        if match and int(match[1]):
+            return int(match[1]), event.line
+    for event in reversed(life.events):
+        match = re.search(r"Running: (\d{1,6}) reqs", event.text[:4000])
+        if match and int(match[1]):
+            return int(match[1]), event.line
+    told = str(life.config.get("max_num_seqs", ""))
+    if told.isdigit():
+        return int(told), 0
+    return (256 if life.platform != "cpu" else 128), 0
+
+
+FIND_WORKER_ERROR = Remedy(
+    slug="find-worker-error",
+    kind="check",
+    title=T("look for a worker's own error before the time-out", "先找超时之前 worker 自己的报错"),
+    why=T(
+        "A worker that failed or was killed is silent too; then its first ERROR line, or the kernel log, holds the cause.",
+        "worker 出错或被杀之后同样没有动静，那时真正的原因在它的第一条 ERROR 里，或在内核日志里。",
+    ),
+    command='grep -nE "Worker.*(ERROR|Error)|Traceback" vllm.log | head; dmesg -T | grep -iE "oom|killed process|xid" | tail',
+)
+UPGRADE_READY = Remedy(
+    slug="upgrade-for-ready-limit",
+    kind="upgrade",
+    title=T("upgrade to 0.14 or newer", "升级到 0.14 或更新"),
+    why=T("Up to 0.13 the start limit of 600 s can't be changed.", "0.13 及以前，600 秒的启动时限改不了。"),
+    unless=lambda life: not life.version or _release(life) >= (0, 14),
+    source="vllm#35616",
+)
+SHIM_CHECK = Remedy(
+    slug="gpu-shim-check",
+    kind="check",
+    title=T("see whether a shim is loaded", "看看有没有加载垫片"),
+    why=T("Ask for whole GPUs for this pod if it is.", "如果有，就给这个 Pod 申请整卡。"),
+    command="env | grep -iE 'LD_PRELOAD|vgpu|CUDA_DEVICE_'; cat /etc/ld.so.preload",
+)
+NPU_UPGRADE = Remedy(
+    slug="npu-upgrade",
+    kind="upgrade",
+    title=T(
+        "matching releases of CANN, torch-npu and vllm-ascend", "升级到互相匹配的 CANN、torch-npu、vllm-ascend 版本"
+    ),
+    why=T(
+        "An operator (AI core kernel) that never ends is cured by a newer operator library.",
+        "AI Core 算子卡死，通常由新版算子库修复。",
+    ),
+)
+HANDSHAKE_CHILD = Remedy(
+    slug="look-at-child",
+    kind="collect",
+    title=T("see what the child process does", "看子进程在做什么"),
+    why=T(
+        "The front end only waits. The core process says nothing, so its stack must tell.",
+        "前端只是在等；core 进程没有输出，只能看它的堆栈。",
+    ),
+    command="pgrep -af 'EngineCore|multiprocessing'; py-spy dump --pid PID_OF_ENGINECORE",
+)
+
+_RPC_REMEDIES = (
+    FIND_WORKER_ERROR,
+    lib.LONGER_STEP_TIMEOUT,
+    lib.PATIENCE_PLUGIN,
+    lib.FEWER_SEQUENCES,
+    lib.FEWER_BATCHED_TOKENS,
+    lib.SLOWER_CLIENTS,
+    lib.PY_SPY_STACKS,
+)
+_RPC_MANY = (lib.NCCL_DEBUG_INFO, lib.FIND_SLOW_RANK)
+_P2P = (lib.NCCL_P2P_OFF, lib.IOMMU_ACS_OFF, lib.ALL_REDUCE_TEST, lib.PY_SPY_STACKS)
+
+SUBTYPES = {
+    "execute-model-rpc": Subtype(
+        T("A step took longer than the engine waits for its worker", "一步算得太久，引擎等不到 worker 的回应"),
+        T(
+            "EngineCore asked its workers for {method} and got no answer within {limit} s, so it gave up and ended everything. The text is the same for a slow worker, a stopped one and a hang: it is a symptom.",
+            "EngineCore 让 worker 执行 {method}，{limit} 秒内没有回应，于是放弃并结束整个引擎。worker 太慢、被暂停、卡死，报的都是这一句：它只是症状。",
+        ),
+        _RPC_REMEDIES,
+        ("vllm#18558", "vllm#19544"),
+    ),
+    "engine-iteration": Subtype(
+        T("One engine iteration outlived its limit (V0)", "V0 引擎的一次迭代超时"),
+        T(
+            "The V0 engine waits 60 s for one iteration, then cancels it. The CancelledError below is that cancellation.",
+            "V0 引擎给每次迭代 60 秒，到时就取消。下面的 CancelledError 就是这次取消，不是谁断开了。",
+        ),
+        (FIND_WORKER_ERROR, lib.ENGINE_ITERATION_TIMEOUT, lib.PY_SPY_STACKS, lib.NCCL_DEBUG_INFO, lib.ALL_REDUCE_TEST),
+        ("vllm#5443",),
+    ),
+    "engine-ready-timeout": Subtype(
+        T("The engine was still starting when the start limit expired", "启动时限到了，引擎还没就绪"),
+        T(
+            "The front end waits {limit} s for the engine core. Loading or compiling took longer; the log shows progress, so nothing is known to be stuck.",
+            "前端最多等引擎 {limit} 秒。加载或编译花的时间更长；没有证据表明它卡死了。",
+        ),
+        (lib.LONGER_READY_TIMEOUT, UPGRADE_READY, lib.FASTER_STORAGE, lib.PY_SPY_STACKS),
+        ("vllm#35616",),
+    ),
+    "startup-handshake": Subtype(
+        T("The core process never reported to the front end", "core 进程一直没有向前端报到"),
+        T(
+            "The last thing said is that a process is being waited for. The process that doesn't answer left no text.",
+            "最后一句话是在等某个进程；不作声的那个进程没有留下任何文字。",
+        ),
+        (HANDSHAKE_CHILD, lib.COLLECT_CHILD_STDERR, lib.COLLECT_DEBUG),
+    ),
+    "p2p-iommu-acs": Subtype(
+        T("The GPUs wait for each other right after NCCL came up", "NCCL 刚建好，几张卡就互相等死了"),
+        T(
+            "The log ends after NCCL's banner without any error. On PCIe machines this is nearly always peer-to-peer traffic that IOMMU or ACS redirects.",
+            "NCCL 打完横幅之后日志就停了，没有报错。PCIe 机器上几乎总是 IOMMU/ACS 把卡间 P2P 流量改道所致。",
+        ),
+        _P2P,
+        ("vllm#33041", "vllm#9920", "vllm#51513"),
+    ),
+    "p2p-hang": Subtype(
+        T("The GPUs wait for each other in the first collectives", "几张卡在头几次集合通信里互相等待"),
+        T(
+            "Several ranks stopped without an error in warm-up or graph capture: the first place where their all-reduce runs for real.",
+            "多个 rank 在预热或 CUDA graph 捕获时停住、没有报错：这是 all-reduce 第一次真正运行的地方。",
+        ),
+        (lib.DISABLE_CUSTOM_ALL_REDUCE, lib.NCCL_P2P_OFF, lib.IOMMU_ACS_OFF, lib.PY_SPY_STACKS),
+        ("vllm#14449", "vllm#8058"),
+    ),
+    "gpu-virtualisation-shim": Subtype(
+        T("A GPU-sharing library blocks the collectives", "GPU 虚拟化的拦截库卡住了集合通信"),
+        T(
+            "The log shows a preloaded library that intercepts CUDA (HAMi, vGPU) and then the silence of a hang.",
+            "日志里有 LD_PRELOAD 的 CUDA 拦截库（HAMi、vGPU），随后就没有动静了。",
+        ),
+        (lib.GPU_SHIM_OFF, SHIM_CHECK, lib.DISABLE_CUSTOM_ALL_REDUCE),
+    ),
+    "shm-broadcast-stall": Subtype(
+        T("The workers stopped taking work and nothing says why", "worker 不再取活，没有别的线索"),
+        T(
+            "The core prints each minute that its message ring is full. That is a notice, not an error, and has nothing to do with the size of /dev/shm: the reader is busy, stuck or gone.",
+            "core 每分钟提示消息环已满。这只是提示，和 /dev/shm 大小无关：读的一方在忙、卡住，或已经没了。",
+        ),
+        (lib.PY_SPY_STACKS, FIND_WORKER_ERROR, lib.NCCL_DEBUG_INFO),
+    ),
+    "npu-aicore-timeout": Subtype(
+        T("An operator on the NPU did not end", "NPU 上有个算子一直没有结束"),
+        T(
+            "Error 507014: the AI core stopped a kernel that ran too long. The watchdog and communication messages around it only follow.",
+            "错误 507014：AI Core 中止了运行过久的算子。旁边那些看门狗和通信报错都是后果。",
+        ),
+        (lib.COLLECT_ASCEND_PLOG, NPU_UPGRADE),
+    ),
+    "structured-output": Subtype(
+        T("Compiling a grammar blocked the engine", "编译语法约束把引擎堵住了"),
+        T(
+            "The step waited for a grammar (JSON schema, regex) to compile.",
+            "这一步在等语法约束（JSON schema、正则）编译完。",
+        ),
+        (lib.OTHER_GRAMMAR_BACKEND, lib.LONGER_STEP_TIMEOUT, lib.PY_SPY_STACKS),
+    ),
+}
+
+
+def _fill(finding: Finding, life: Life) -> Finding:
+    """Names the call, the limit and the batch; a CPU engine with a batch was most likely computing."""
+    text = finding.event.text[:4000]
+    method = re.search(r"RPC call to ([\w.]{1,60})", text)
+    finding.values.setdefault("method", method[1] if method else "execute_model")
+    if finding.subtype == "engine-ready-timeout":
+        waited = re.search(r"Waited (\d{1,6})", text)
+        finding.values.setdefault("limit", waited[1] if waited else life.env.get("VLLM_ENGINE_READY_TIMEOUT_S", "600"))
+        return finding
+    finding.values.setdefault("limit", str(default_limit_s(life)))
+    if finding.subtype != "execute-model-rpc":
+        return finding
+    count, _ = sequences(life)
+    finding.values["sequences"] = str(count)
+    shim = life.mentions(*_SHIM)
+    if shim is not None and life.world_size > 1:
+        return replace(finding, subtype="gpu-virtualisation-shim", certainty="possible")
+    if life.world_size > 1:
+        finding.remedies = (*_RPC_REMEDIES, *_RPC_MANY)
+    if life.platform == "cpu" and finding.event.phase is Phase.SERVING:
+        limit_s = finding.values["limit"]
+        finding.why = T(
+            f"Most likely the worker was computing, not dead: a limit of {limit_s} s is too short for {count} sequences on a CPU.",
+            f"worker 很可能在计算，并没有死：对 CPU 上的 {count} 个序列来说，{limit_s} 秒的时限太短。",
+        )
+    return finding
+
+
+def _silent_end(life: Life) -> Event | None:
+    """The line on which a hang shows: the first ring notice after the last sign of work; None when the log goes on."""
+    stalls = [e for e in life.events if _STALL in e.text and e.index > life.progress_index and e.weight != "quoted"]
+    if not stalls:
+        return None
+    later = [e for e in life.events[stalls[0].index + 1 :] if _STALL not in e.text]
+    if any(e.kind in ("exception", "wrapper", "death", "signal", "progress", "milestone") for e in later):
+        return None
+    return stalls[0]
+
+
+def _hangs(life: Life) -> Iterable[Finding]:
+    """Hangs that no line names: the log ends in ring notices, after NCCL's banner, or while a process is awaited."""
+    if life.died or life.orderly:
+        return
+    event = _silent_end(life)
+    many = life.world_size > 1
+    banner = next((e for e in reversed(life.events) if e.has(*_NCCL_UP)), None)
+    if event is not None:
+        subtype = "shm-broadcast-stall"
+        if many and life.mentions(*_SHIM):
+            subtype = "gpu-virtualisation-shim"
+        elif many and not life.served:
+            init = life.last_phase is Phase.LOAD
+            subtype = "p2p-iommu-acs" if life.mentions(*_ACS) or (init and banner is not None) else "p2p-hang"
+        yield Finding("timeout-hang", subtype, event, certainty="possible", strength=SYMPTOM)
+        return
+    last = next((e for e in reversed(life.events) if e.kind not in ("plain", "kernel")), None)
+    if last is None:
+        return
+    if "core engine proc(s) to start" in last.text:
+        yield Finding("timeout-hang", "startup-handshake", last, certainty="possible", strength=TRACE)
+    elif many and last.has(*_NCCL_UP) and banner is last:
+        subtype = "gpu-virtualisation-shim" if life.mentions(*_SHIM) else "p2p-iommu-acs"
+        yield Finding("timeout-hang", subtype, last, certainty="possible", strength=TRACE)
+
+
+CAUSE = Cause(
+    slug="timeout-hang",
+    code="C4",
+    title=T("Time-out or hang", "超时或卡死"),
+    summary=T(
+        "Somebody waited for a part of the engine that was slow, stopped or stuck.",
+        "引擎的某一部分太慢、被暂停或卡死，等它的一方放弃了。",
+    ),
+    subtypes=SUBTYPES,
+    signatures=(
+        Signature(
+            "npu-aicore-timeout",
+            any=("507014", "aicore execution times out", "AI Core execution times out", "[aicore timeout]"),
+        ),
+        Signature("engine-iteration", any=_ITERATION, strength=SYMPTOM, certainty="supported"),
+        Signature(
+            "engine-iteration",
+            types=("TimeoutError", "CancelledError"),
+            frames=("async_llm_engine.py:run_engine_loop", "async_llm_engine.py:engine_step"),
+            strength=SYMPTOM,
+            certainty="supported",
+        ),
+        Signature("engine-ready-timeout", any=_READY, strength=SYMPTOM, certainty="supported"),
+        Signature("startup-handshake", any=_HANDSHAKE, strength=SYMPTOM, certainty="possible"),
+        Signature(
+            "structured-output",
+            types=("TimeoutError",),
+            frames=("structured_output", "xgrammar", "guided_decoding", "outlines"),
+            strength=SYMPTOM,
+            certainty="possible",
+        ),
+        Signature(
+            "execute-model-rpc",
+            any=_RPC,
+            regex=r"RPC call to [\w.]{1,60} timed out|RayChannelTimeoutError|Watchdog timeout",
+            strength=SYMPTOM,
+            certainty="supported",
+        ),
+    ),
+    refine=_fill,
+    find=_hangs,
+    order=7,
+    classical=7,
+)

@@ -1,0 +1,40 @@
+"""A root exception was found, but no cause knows it: show the exception, the frame, and a fingerprint to search by."""
+
+from __future__ import annotations
+
+from lifesign.causes.model import Cause, Subtype
+from lifesign.remedies import library as lib
+from lifesign.remedies.model import Remedy
+from lifesign.text import T
+
+SEARCH_ISSUES = Remedy(
+    slug="search-issues",
+    kind="check",
+    title=T("search the issues for this text", "用这段报错去搜 issue"),
+    why=T(
+        "Search for the message without its numbers, together with the function's name.",
+        "去掉报错里的数字，连同函数名一起搜。",
+    ),
+    command="gh search issues --repo vllm-project/vllm 'MESSAGE FUNCTION'",
+)
+
+SUBTYPES = {
+    "unknown-exception": Subtype(
+        T("An error that lifesign doesn't know", "lifesign 还不认识的错误"),
+        T(
+            "No rule explains this one: {exception} (raised at {frame}). Fingerprint {fingerprint}: the same in another log means the same error.",
+            "没有规则能解释它：{exception}（出自 {frame}）。指纹 {fingerprint}：别的日志里指纹相同，就是同一个错误。",
+        ),
+        (SEARCH_ISSUES, lib.UPGRADE_VLLM, lib.COLLECT_FULL_LOG, lib.COLLECT_ENV, lib.REPORT_BUG),
+    ),
+}
+
+
+CAUSE = Cause(
+    slug="unclassified",
+    code="C11",
+    title=T("Unclassified", "未归类"),
+    summary=T("A root error was found, but no cause knows it.", "找到了根错误，但没有规则认识它。"),
+    subtypes=SUBTYPES,
+    order=25,
+)
