@@ -1,0 +1,69 @@
+"""Memory limits and events of the control group an engine runs in (cgroup v2, or v1's memory controller).
+
+A worker that the kernel killed for memory leaves no word of memory in vLLM's log: only the counter `oom_kill` of its
+control group, and the kernel log, know. The counter is read when a life starts and when it ends.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+_V2_FILES = ("memory.current", "memory.max", "memory.high", "memory.peak", "memory.swap.current", "memory.swap.max")
+_V1_FILES = ("memory.usage_in_bytes", "memory.limit_in_bytes", "memory.max_usage_in_bytes", "memory.failcnt")
+_EVENT_FILES = ("memory.events", "memory.oom_control")
+_HOST_FIELDS = ("MemTotal", "MemFree", "MemAvailable", "SwapTotal", "SwapFree", "Shmem")
+
+
+def memory_folder(pid: int, root: Path = Path("/sys/fs/cgroup")) -> Path | None:
+    """The folder that shows the memory control group of a process; None when there is none to be seen."""
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        base = root / "memory" if "memory" in controllers.split(",") else root if not controllers else None
+        if base is None:
+            continue
+        for folder in (base / path.lstrip("/"), base):  # inside a container the path may not be mounted
+            if any((folder / name).exists() for name in (*_EVENT_FILES, *_V1_FILES)):
+                return folder
+    return None
+
+
+def read_memory(folder: Path | None) -> dict[str, int | str]:
+    """Figures in bytes, and event counters as `events.oom_kill`; empty when nothing can be read."""
+    values: dict[str, int | str] = {}
+    if folder is None:
+        return values
+    for name in (*_V2_FILES, *_V1_FILES):
+        with suppress(OSError, ValueError):
+            text = (folder / name).read_text().strip()
+            values[name] = int(text) if text.isdigit() else text
+    for name in _EVENT_FILES:
+        with suppress(OSError):
+            for line in (folder / name).read_text().splitlines():
+                key, _, number = line.partition(" ")
+                if number.isdigit():
+                    values[f"events.{key}"] = int(number)
+    return values
+
+
+def oom_kills(before: dict[str, int | str], after: dict[str, int | str]) -> int:
+    """Processes of the control group that the kernel killed for memory between two readings."""
+    first, last = before.get("events.oom_kill", 0), after.get("events.oom_kill", 0)
+    if not isinstance(first, int) or not isinstance(last, int):
+        return 0
+    return max(0, last - first)
+
+
+def host_memory() -> dict[str, int]:
+    """The host's memory in bytes, from /proc/meminfo."""
+    values: dict[str, int] = {}
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            name, _, rest = line.partition(":")
+            if name in _HOST_FIELDS:
+                values[name] = int(rest.split()[0]) * 1024
+    return values

@@ -1,0 +1,123 @@
+"""What was each process doing? Python and native stacks, and the kernel's view, before anything is killed.
+
+Three ways, best first: py-spy (needs ptrace permission; `--nonblocking` for a stopped process, the only way that works
+there); faulthandler, by the SIGABRT that ends a process which is to be killed anyway (its stack goes to the log); and
+/proc: state, wait channel, kernel stack where permitted, per thread.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from lifesign.guard import procs
+from lifesign.guard.helpers import Helpers
+from lifesign.guard.procs import ProcId
+
+PYSPY_TIMEOUT_S = 4.0
+MAX_THREADS = 64
+MAX_PROCESSES = 24
+
+
+def find_pyspy() -> str | None:
+    """The py-spy beside this Python, or on the path."""
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.exists() else shutil.which("py-spy")
+
+
+def ptrace_advice() -> str:
+    """Why py-spy may not look, and what allows it."""
+    scope = _read(Path("/proc/sys/kernel/yama/ptrace_scope"), 10)
+    if scope in ("1", "2", "3") and os.geteuid() != 0:
+        return f"kernel.yama.ptrace_scope is {scope}: run guard as root, or set it to 0, to get Python stacks"
+    return "give the container CAP_SYS_PTRACE (docker: --cap-add SYS_PTRACE) to get Python stacks"
+
+
+def python_stacks(helpers: Helpers, targets: list[ProcId]) -> dict[ProcId, str]:
+    """Stacks of several processes at once, by py-spy; a text that starts with `no Python stack` where there is none."""
+    pyspy = find_pyspy()
+    if pyspy is None:
+        return dict.fromkeys(targets, "no Python stack: py-spy is not installed (pip install 'lifesign[stacks]')\n")
+
+    def one(proc: ProcId) -> str:
+        stat = procs.read_stat(proc.pid)
+        if stat is None or stat.start_ticks != proc.start_ticks or stat.state in "ZX":
+            return "no Python stack: the process has ended\n"
+        argv = [pyspy, "dump", "--pid", str(proc.pid)]
+        if stat.state in "Tt":
+            argv.append("--nonblocking")
+        result = helpers.run(argv, PYSPY_TIMEOUT_S)
+        if result.code == 0 and result.output.strip():
+            return result.output
+        reason = result.note or " ".join(result.output.split())[:300]
+        hint = f"; {ptrace_advice()}" if "ermission" in reason or "EPERM" in reason else ""
+        return f"no Python stack: {reason or 'py-spy failed'}{hint}\n"
+
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        return dict(zip(targets[:MAX_PROCESSES], pool.map(one, targets[:MAX_PROCESSES]), strict=True))
+
+
+def kernel_view(proc: ProcId) -> str:
+    """State, wait channel, processor time and kernel stack of every thread, from /proc."""
+    stat = procs.read_stat(proc.pid)
+    if stat is None or stat.start_ticks != proc.start_ticks:
+        return "the process has ended\n"
+    base = Path(f"/proc/{proc.pid}")
+    lines = [f"pid {proc.pid} {stat.comm!r} state {stat.state} parent {stat.ppid}"]
+    for field in ("VmRSS", "VmHWM", "Threads", "SigCgt", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches"):
+        lines += [line for line in _read(base / "status", 8192).splitlines() if line.startswith(field)]
+    try:
+        threads = sorted(int(name) for name in os.listdir(base / "task"))
+    except OSError:
+        threads = []
+    for thread in threads[:MAX_THREADS]:
+        folder = base / "task" / str(thread)
+        raw = _read(folder / "stat", 1024)
+        one = procs.parse_stat(raw.encode()) if raw else None
+        if one is None:
+            continue
+        wchan = _read(folder / "wchan", 128) or "?"
+        schedstat = _read(folder / "schedstat", 128)
+        lines.append(
+            f"thread {thread} {one.comm!r} {one.state} wchan {wchan} cpu_ticks {one.cpu_ticks} schedstat {schedstat}"
+        )
+        stack = _read(folder / "stack", 4096)
+        lines += [f"    {line}" for line in stack.splitlines()[:20]]
+    if len(threads) > MAX_THREADS:
+        lines.append(f"{len(threads) - MAX_THREADS} more threads left out")
+    return "\n".join(lines) + "\n"
+
+
+def abort_for_stack(proc: ProcId) -> bool:
+    """End a process that is to be killed anyway by SIGABRT, so that its faulthandler prints its stacks into the log.
+
+    Only when it catches SIGABRT (faulthandler is on); its core file is switched off first: a core of a process with
+    hundreds of GiB would hold everything up.
+    """
+    mask = ""
+    for line in _read(Path(f"/proc/{proc.pid}/status"), 8192).splitlines():
+        if line.startswith("SigCgt:"):
+            mask = line.split()[1]
+    if not mask or not int(mask, 16) >> (signal.SIGABRT - 1) & 1:
+        return False
+    with suppress(OSError, ValueError):
+        _, hard = resource.prlimit(proc.pid, resource.RLIMIT_CORE)
+        # 1 byte: too small for a file, and the value at which the kernel skips a pipe to a core handler as well
+        resource.prlimit(proc.pid, resource.RLIMIT_CORE, (1 if hard != 0 else 0, hard))
+    with suppress(OSError):
+        return procs.signal_exactly(proc, signal.SIGABRT)
+    return False
+
+
+def _read(path: Path, limit: int) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(limit).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,229 @@
+"""One life of the engine: which processes belong to it, what they are, how each one ended, what they hold.
+
+A process belongs to a life when its parent does, when it sits in the life's session, when it was orphaned to us (guard
+is a child subreaper), or when its environment carries the life's marker. The last one also finds the processes of a
+guard that was killed. Scans look only at pids that are new since the last one; a full look follows now and then,
+because pids are reused.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lifesign.guard import procs
+from lifesign.guard.exits import ExitWatch
+from lifesign.guard.procs import ProcId
+
+FULL_SCAN_S = 30.0
+TITLE_AGE_S = 300.0
+MAX_MEMBERS = 4096
+ENGINE_ROLES = ("core", "worker", "coordinator")
+
+
+@dataclass
+class Member:
+    """One process. `status` is its wait status once it ended and the status could be learned; `ended_s` on our clock."""
+
+    id: ProcId
+    ppid: int
+    role: str
+    name: str
+    seen_s: float
+    ended_s: float | None = None
+    status: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """For `incident.json`: exit code or signal, or null when nobody could tell."""
+        code, signal_name = procs.describe_status(self.status) if self.status is not None else (None, None)
+        return {
+            "pid": self.id.pid,
+            "start_ticks": self.id.start_ticks,
+            "ppid": self.ppid,
+            "role": self.role,
+            "name": self.name,
+            "ended": self.ended_s is not None,
+            "exit_code": code,
+            "signal": signal_name,
+        }
+
+
+@dataclass
+class Life:
+    """`top` is the process that guard started. Times are on the injected clock (seconds, monotone)."""
+
+    id: str
+    number: int
+    top: ProcId
+    clock: Callable[[], float] = time.monotonic
+    is_helper: Callable[[int], bool] = lambda pid: False
+    members: dict[ProcId, Member] = field(default_factory=dict)
+    exits: ExitWatch = field(default_factory=ExitWatch)
+    shm: set[str] = field(default_factory=set)
+    changed: bool = True
+    _known: set[int] = field(default_factory=set)
+    _full_at_s: float = 0.0
+    _shm_listing: frozenset[str] = frozenset()
+
+    def start(self, name: str) -> None:
+        """Register the top process."""
+        self._join(self.top, os.getpid(), "api", name)
+        self._known = set(procs.all_pids()) - {self.top.pid}
+        self._full_at_s = self.clock() + FULL_SCAN_S
+
+    def scan(self) -> list[Member]:
+        """Find new members and read the titles of young ones; gives the new members."""
+        now_s = self.clock()
+        pids = procs.all_pids()
+        if now_s >= self._full_at_s:
+            self._known.clear()
+            self._full_at_s = now_s + FULL_SCAN_S
+        fresh = [pid for pid in pids if pid not in self._known]
+        self._known = set(pids)
+        joined: list[Member] = []
+        while len(self.members) < MAX_MEMBERS:
+            found = [member for pid in fresh if (member := self._consider(pid)) is not None]
+            joined += found
+            if not found:  # a child may stand before its parent in the list: look until nothing changes
+                break
+        self._read_titles(now_s)
+        return joined
+
+    def _consider(self, pid: int) -> Member | None:
+        stat = procs.read_stat(pid)
+        if stat is None or stat.id in self.members or pid == os.getpid() or self.is_helper(pid):
+            return None
+        parents = {member.id.pid for member in self.members.values() if member.ended_s is None}
+        belongs = (
+            stat.ppid in parents
+            or stat.session == self.top.pid
+            or (stat.ppid == os.getpid() and stat.session != os.getsid(0))
+            or procs.marker_of(pid) == self.id
+        )
+        if not belongs:
+            return None
+        role, name = procs.role_of(stat.comm, procs.read_cmdline(pid))
+        return self._join(stat.id, stat.ppid, role, name)
+
+    def _join(self, proc: ProcId, ppid: int, role: str, name: str) -> Member:
+        member = Member(proc, ppid, role, name, self.clock())
+        self.members[proc] = member
+        self.exits.add(proc)
+        self.changed = True
+        return member
+
+    def _read_titles(self, now_s: float) -> None:
+        """A process gets its title some time after it started."""
+        for member in self.alive():
+            if member.role == "other" and now_s - member.seen_s < TITLE_AGE_S:
+                stat = procs.read_stat(member.id.pid)
+                if stat is not None and stat.id == member.id:
+                    role, name = procs.role_of(stat.comm, procs.read_cmdline(member.id.pid))
+                    if (role, name) != (member.role, member.name):
+                        member.role, member.name = role, name
+                        self.changed = True
+
+    def alive(self) -> list[Member]:
+        """Members that have not been seen to end."""
+        return [member for member in self.members.values() if member.ended_s is None]
+
+    def running(self) -> list[Member]:
+        """Members that really run at this moment (checked against the kernel; zombies don't count)."""
+        return [member for member in self.alive() if procs.is_alive(member.id)]
+
+    def ended(self, proc: ProcId, status: int | None) -> Member | None:
+        """Record the end of a member; gives it the first time, None afterwards or for a stranger."""
+        member = self.members.get(proc)
+        if member is None:
+            return None
+        first = member.ended_s is None
+        if first:
+            member.ended_s = self.clock()
+            self.changed = True
+        if member.status is None:
+            member.status = status
+        return member if first else None
+
+    def notice_ends(self) -> list[Member]:
+        """Look at every living member; gives those that have ended since, with their status where it can be learned."""
+        gone = []
+        for member in self.alive():
+            if not procs.is_alive(member.id):
+                self.ended(member.id, self.exits.status_of(member.id))
+                gone.append(member)
+        return gone
+
+    def lost(self) -> list[Member]:
+        """Engine processes (core, worker, coordinator) that have ended."""
+        return [
+            member for member in self.members.values() if member.ended_s is not None and member.role in ENGINE_ROLES
+        ]
+
+    def note_shm(self) -> None:
+        """Remember the segments of /dev/shm that members have mapped, so that we can tell ours when they are gone."""
+        try:
+            listing = frozenset(os.listdir("/dev/shm"))
+        except OSError:
+            return
+        if listing == self._shm_listing:
+            return
+        self._shm_listing = listing
+        for member in self.alive():
+            self.shm |= mapped_shm(member.id.pid)
+
+    def as_json(self) -> dict[str, Any]:
+        """For `life.json`: enough for the next guard to find every process of this life, and nobody else's."""
+        return {
+            "schema": "lifesign.life/1",
+            "id": self.id,
+            "number": self.number,
+            "boot_id": procs.boot_id(),
+            "guard": list(procs.identify(os.getpid()) or (os.getpid(), 0)),
+            "top": list(self.top),
+            "members": [member.as_json() for member in self.members.values()][-MAX_MEMBERS:],
+            "shm": sorted(self.shm)[:1000],
+        }
+
+
+def mapped_shm(pid: int) -> set[str]:
+    """Names of the files in /dev/shm that a process has mapped (`/dev/shm/psm_1234`)."""
+    found: set[str] = set()
+    with suppress(OSError), open(f"/proc/{pid}/maps", "rb") as file:
+        for line in file:
+            at = line.find(b"/dev/shm/")
+            if at >= 0:
+                found.add(line[at:].strip().removesuffix(b" (deleted)").decode("utf-8", "replace"))
+    return found
+
+
+def orphans_of(life_id: str, record: dict[str, Any]) -> list[tuple[ProcId, str, str]]:
+    """(process, role, name) of everything that still runs of a recorded life: by its record, and by the marker."""
+    found: dict[ProcId, tuple[str, str]] = {}
+    if record.get("boot_id") == procs.boot_id():
+        for entry in record.get("members", []):
+            with suppress(KeyError, TypeError, ValueError):
+                proc = ProcId(int(entry["pid"]), int(entry["start_ticks"]))
+                if procs.is_alive(proc):
+                    found[proc] = (str(entry["role"]), str(entry["name"]))
+    for pid in procs.all_pids():
+        if procs.marker_of(pid) == life_id:
+            stat = procs.read_stat(pid)
+            if stat is not None and stat.id not in found and procs.is_alive(stat.id):
+                found[stat.id] = procs.role_of(stat.comm, procs.read_cmdline(pid))
+    return [(proc, role, name) for proc, (role, name) in found.items()]
+
+
+def remove_files(paths: set[str], allowed: tuple[str, ...]) -> list[str]:
+    """Remove files that lie directly in one of the `allowed` folders; gives those that were removed."""
+    removed = []
+    for path in sorted(paths):
+        if str(Path(path).parent) in allowed:
+            with suppress(OSError):
+                os.unlink(path)
+                removed.append(path)
+    return removed

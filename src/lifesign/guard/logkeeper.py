@@ -1,0 +1,316 @@
+"""A small process that carries the engine's output: pipe or terminal in, log segments and our own stdout out.
+
+It is a process of its own for three reasons. The guard may be killed: the engine's pipe must not break, and what the
+engine says afterwards must not be lost, so the keeper reads on until the engine closes its end. The guard may be busy
+(collecting stacks, diagnosing): a log line must not wait for that. And a reader of our stdout may stop reading: the
+engine must not. Three threads share the work:
+
+    reader (one per channel) --> writer (disk, milestones) --> forwarder (one per channel, our stdout or stderr)
+
+The way to the disk is lossless as long as the disk moves at all (the engine is slowed to its speed); when it stands
+still for `STUCK_S` lines are counted as lost rather than let the engine stand too. A forwarder that falls behind by more
+than `FORWARD_BYTES` drops the bytes from memory, keeps their place on disk, and reads them from there later.
+
+Messages with the guard are JSON over a SOCK_SEQPACKET pair, never waited for: a lost milestone is only a missed hint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lifesign.guard.logstore import Place, SegmentWriter, compress_segment, read_segment, segments
+
+READ_BYTES = 1 << 18
+QUEUE_BYTES = 32 << 20
+FORWARD_BYTES = 32 << 20
+STUCK_S = 1.0
+PARTIAL_BYTES = 1 << 16
+DRAIN_S = 5.0
+MILESTONE_BYTES = 600
+MILESTONES_PER_S = 50
+
+
+@dataclass
+class Channel:
+    """One stream of the engine: `read_fd` is our end of its pipe or terminal, `out_fd` where the bytes go on to."""
+
+    read_fd: int
+    out_fd: int
+    open: bool = True
+    partial: bytes = b""
+    chunks: deque[tuple[bytes | None, Place | None]] = field(default_factory=deque)
+    held_bytes: int = 0
+    ready: threading.Condition = field(default_factory=threading.Condition)
+
+
+class Keeper:
+    """The threads and what they share. `run` returns when every channel has ended and was written out."""
+
+    def __init__(self, channels: list[Channel], control: socket.socket, writer: SegmentWriter, marks: list[bytes]):
+        self.channels = channels
+        self.control = control
+        self.writer = writer
+        self.marks = marks
+        self._incoming: deque[tuple[Channel, bytes]] = deque()
+        self._incoming_bytes = 0
+        self._changed = threading.Condition()
+        self._moved = 0
+        self._lock = threading.Lock()
+        self._sent_in_second = (0, 0)
+
+    def run(self) -> None:
+        """Carry everything until the engine has closed its ends, then drain and say so."""
+        threads = [threading.Thread(target=self._read, args=(channel,), daemon=True) for channel in self.channels]
+        threads += [threading.Thread(target=self._forward, args=(channel,), daemon=True) for channel in self.channels]
+        threading.Thread(target=self._serve, daemon=True).start()
+        for thread in threads:
+            thread.start()
+        self._write()
+        deadline_s = time.monotonic() + DRAIN_S
+        for thread in threads:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+        for channel in self.channels:
+            self.writer.losses.unshown_bytes += sum(
+                len(data) if data is not None else place.length if place else 0 for data, place in list(channel.chunks)
+            )
+        self._send({"op": "eof", **self._stats()})
+
+    def _read(self, channel: Channel) -> None:
+        while True:
+            try:
+                data = os.read(channel.read_fd, READ_BYTES)
+            except OSError:  # EIO: the last process with the terminal has closed it
+                data = b""
+            with self._changed:
+                if not data:
+                    channel.open = False
+                    self._changed.notify_all()
+                    return
+                while self._incoming_bytes > QUEUE_BYTES:
+                    moved = self._moved
+                    self._changed.wait(STUCK_S)
+                    if self._moved == moved:  # the disk stands still: the engine must not
+                        self.writer.losses.unsaved_bytes += len(data)
+                        self._hand_on(channel, data, None)
+                        data = b""
+                        break
+                if data:
+                    self._incoming.append((channel, data))
+                    self._incoming_bytes += len(data)
+                    self._changed.notify_all()
+
+    def _write(self) -> None:
+        tail = b""
+        while True:
+            with self._changed:
+                if not self._incoming:
+                    self._changed.wait(0.2)
+                item = self._incoming.popleft() if self._incoming else None
+                ended = item is None and not any(channel.open for channel in self.channels)
+            if item is None:
+                for channel in self.channels:
+                    self._flush(channel)
+                if ended:
+                    break
+                continue
+            channel, data = item
+            tail = self._scan(tail, data)
+            if len(self.channels) > 1:
+                self._store_whole_lines(channel, data)
+            else:
+                self._store(channel, data)
+            with self._changed:
+                self._incoming_bytes -= len(data)
+                self._moved += 1
+                self._changed.notify_all()
+        with self._lock:
+            self.writer.close()
+        for channel in self.channels:
+            with channel.ready:
+                channel.chunks.append((None, None))
+                channel.ready.notify()
+
+    def _store(self, channel: Channel, data: bytes) -> None:
+        with self._lock:
+            place = self.writer.write(data)
+        self._hand_on(channel, data, place)
+
+    def _store_whole_lines(self, channel: Channel, data: bytes) -> None:
+        """Two channels share one log: only whole lines may meet there (unless a line is endless or pauses)."""
+        self._hand_on(channel, data, None)
+        data = channel.partial + data
+        cut = data.rfind(b"\n") + 1
+        if len(data) - cut > PARTIAL_BYTES:
+            cut = len(data)
+        channel.partial = data[cut:]
+        if cut:
+            with self._lock:
+                self.writer.write(data[:cut])
+
+    def _flush(self, channel: Channel) -> None:
+        if channel.partial:
+            with self._lock:
+                self.writer.write(channel.partial)
+            channel.partial = b""
+
+    def _hand_on(self, channel: Channel, data: bytes, place: Place | None) -> None:
+        with channel.ready:
+            if channel.held_bytes + len(data) <= FORWARD_BYTES:
+                channel.chunks.append((data, place))
+                channel.held_bytes += len(data)
+            elif place is not None:
+                channel.chunks.append((None, place))
+            else:
+                self.writer.losses.unshown_bytes += len(data)
+            channel.ready.notify()
+
+    def _forward(self, channel: Channel) -> None:
+        gone = False
+        while True:
+            with channel.ready:
+                while not channel.chunks:
+                    channel.ready.wait()
+                data, place = channel.chunks[0]
+            if data is None and place is None:
+                with channel.ready:
+                    channel.chunks.popleft()
+                return
+            if not gone:
+                gone = not self._show(channel.out_fd, data, place)
+            with channel.ready:
+                channel.chunks.popleft()
+                channel.held_bytes -= len(data) if data is not None else 0
+
+    def _show(self, out_fd: int, data: bytes | None, place: Place | None) -> bool:
+        """Write to our stdout or stderr; False once nobody reads it any more."""
+        try:
+            if data is not None:
+                _write_all(out_fd, data)
+            elif place is not None:
+                path = dict(segments(self.writer.folder)).get(place.segment)
+                if path is None:
+                    self.writer.losses.unshown_bytes += place.length
+                    return True
+                for chunk in read_segment(path, place.offset, place.length):
+                    _write_all(out_fd, chunk)
+        except FileNotFoundError:  # compressed between our look and our open: the next look finds the other form
+            return self._show(out_fd, data, place)
+        except OSError:
+            return False
+        return True
+
+    def _scan(self, tail: bytes, data: bytes) -> bytes:
+        """Report lines with one of the marks; gives the end of the chunk, where a mark may have been cut."""
+        text = tail + data
+        for mark in self.marks:
+            at = text.find(mark)
+            if at < 0 or at + len(mark) <= len(tail):
+                continue
+            start = text.rfind(b"\n", 0, at) + 1
+            end = text.find(b"\n", at)
+            line = text[max(start, at - MILESTONE_BYTES) : end if end >= 0 else len(text)][:MILESTONE_BYTES]
+            self._milestone(mark, line)
+        return text[-64:]
+
+    def _milestone(self, mark: bytes, line: bytes) -> None:
+        second = int(time.monotonic())
+        count = self._sent_in_second[1] + 1 if self._sent_in_second[0] == second else 1
+        self._sent_in_second = (second, count)
+        if count <= MILESTONES_PER_S:
+            self._send({"op": "mark", "mark": mark.decode(), "line": line.decode("utf-8", "replace")})
+
+    def _stats(self) -> dict[str, Any]:
+        losses = self.writer.losses
+        return {
+            "bytes": self.writer.total_bytes,
+            "unsaved_bytes": losses.unsaved_bytes,
+            "unshown_bytes": losses.unshown_bytes,
+            "disk_error": losses.disk_error,
+        }
+
+    def _send(self, message: dict[str, Any]) -> None:
+        with suppress(OSError):
+            self.control.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
+
+    def _serve(self) -> None:
+        """Answer the guard; its end being closed means that it is gone, and changes nothing."""
+        while True:
+            try:
+                raw = self.control.recv(1 << 16)
+            except OSError:
+                return
+            if not raw:
+                return
+            request = json.loads(raw)
+            if request["op"] == "sync":
+                self._settle()
+                with self._lock:
+                    self.writer.sync()
+                self._send({"op": "synced", **self._stats()})
+            elif request["op"] == "tail":
+                with self._lock:
+                    tail = self.writer.tail(int(request["bytes"]))
+                with suppress(OSError):
+                    Path(request["path"]).write_bytes(tail)
+                self._send({"op": "tailed", "bytes": len(tail)})
+
+    def _settle(self, limit_s: float = 1.0) -> None:
+        """Wait until what has been read so far is written."""
+        deadline_s = time.monotonic() + limit_s
+        while self._incoming_bytes and time.monotonic() < deadline_s:
+            time.sleep(0.005)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:  # somebody made the shared description non-blocking
+            time.sleep(0.01)
+
+
+def main(arguments: list[str]) -> None:
+    """Run as `logkeeper CONFIG`: JSON with `channels` [[read_fd, out_fd]], `control` fd, `folder`, `marks`, sizes."""
+    config = json.loads(arguments[0])
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    sys.setswitchinterval(0.001)
+    folder = Path(config["folder"])
+    full: deque[int] = deque()
+    wake = threading.Event()
+
+    def compress() -> None:
+        with suppress(OSError, AttributeError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        while True:
+            wake.wait()
+            wake.clear()
+            while full:
+                compress_segment(folder, full.popleft())
+
+    def on_full(number: int) -> None:
+        full.append(number)
+        wake.set()
+
+    threading.Thread(target=compress, daemon=True).start()
+    keeper = Keeper(
+        [Channel(read_fd, out_fd) for read_fd, out_fd in config["channels"]],
+        socket.socket(fileno=config["control"]),
+        SegmentWriter(folder, segment_bytes=config["segment_bytes"], keep_bytes=config["keep_bytes"], on_full=on_full),
+        [mark.encode() for mark in config["marks"]],
+    )
+    keeper.run()
+    # Threads that wait for a blocked stdout must not keep us: everything that could be saved is saved.
+    os._exit(0)

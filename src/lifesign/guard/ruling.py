@@ -1,0 +1,292 @@
+"""The cause of a death, from everything that is known: the verdict of the log, and what only the guard has seen.
+
+A log can't know that the kernel killed a worker for memory, that a process was stopped, or by which signal it ended. So
+the table below is asked in order; what it finds beats a log that only saw the traces. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from lifesign.guard.restart import HARDWARE_XIDS
+from lifesign.text import T
+
+WEAK_CAUSES = (
+    "silent-death",
+    "insufficient-log",
+    "not-a-crash",
+    "unclassified",
+    "timeout-hang",
+    "process-lifecycle",
+    "",
+)
+"""Verdicts that say *that* something ended rather than why: facts from outside the log may name the reason."""
+CRASH_SIGNALS = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGSYS", "SIGTRAP")
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How one process of the engine ended, in the order in which the ends were seen. `ours`: guard ended it."""
+
+    role: str
+    name: str
+    pid: int
+    code: int | None
+    signal: str | None
+    ours: bool = False
+
+    def show(self) -> str:
+        """`Worker_TP1 (pid 12) ended by SIGKILL`."""
+        how = f"ended by {self.signal}" if self.signal else f"ended with code {self.code}"
+        if self.code is None and self.signal is None:
+            how = "ended; nobody could learn how"
+        return f"{self.name} (pid {self.pid}) {how}"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What guard knows of a death. `hang` is the detector's finding when it called the death, `who` whom it points at.
+
+    orphaned: the guard before this one was killed, and the engine was found without it.
+    """
+
+    ends: tuple[End, ...] = ()
+    became_ready: bool = False
+    top_code: int | None = None
+    hang: str = ""
+    who: tuple[str, ...] = ()
+    stopped: bool = False
+    oom_kill_delta: int = 0
+    kernel_oom_pids: tuple[int, ...] = ()
+    xids: tuple[int, ...] = ()
+    orphaned: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON values, for the process that diagnoses."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+    @classmethod
+    def load(cls, raw: dict[str, Any]) -> Facts:
+        """From JSON values. Raises msgspec.ValidationError when they are not such."""
+        return msgspec.convert(raw, cls)
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """The cause that the decision rests on. `source` is `log` or `guard`; `proof` is a line for guard.log."""
+
+    cause: str
+    subtype: str
+    phase: str
+    certainty: str
+    title: T
+    why: T
+    source: str
+    proof: str = ""
+
+
+def rule(verdict: dict[str, Any], facts: Facts) -> Ruling:
+    """Weigh the verdict of the log against what was seen from outside."""
+    logged = _from_log(verdict)
+    for look in (_hardware, _host_oom, _orphaned, _hang):
+        found = look(logged, facts)
+        if found is not None:
+            return found
+    if logged.cause in ("silent-death", "insufficient-log", "not-a-crash", ""):
+        found = _ended(logged, facts)
+        if found is not None:
+            return found
+    if not facts.became_ready and facts.top_code == 2 and logged.cause in ("insufficient-log", "not-a-crash", ""):
+        return _named(logged, facts, "user-config", "usage", "established", _USAGE, "the command ended with code 2")
+    return logged
+
+
+def _from_log(verdict: dict[str, Any]) -> Ruling:
+    title, why = str(verdict.get("title", "")), str(verdict.get("why", ""))
+    return Ruling(
+        str(verdict.get("cause", "")) or "insufficient-log",
+        str(verdict.get("subtype", "")),
+        str(verdict.get("phase", "")),
+        str(verdict.get("certainty", "possible")),
+        T(title, title),
+        T(why, why),
+        "log",
+    )
+
+
+def _named(
+    logged: Ruling,
+    facts: Facts,
+    cause: str,
+    subtype: str,
+    certainty: str,
+    text: tuple[T, T],
+    proof: str,
+    **values: object,
+) -> Ruling:
+    phase = logged.phase or ("serving" if facts.became_ready else "startup-load")
+    if facts.became_ready and phase == "shutdown":
+        phase = "serving"
+    return Ruling(cause, subtype, phase, certainty, text[0].fill(**values), text[1].fill(**values), "guard", proof)
+
+
+def _hardware(logged: Ruling, facts: Facts) -> Ruling | None:
+    broken = sorted(HARDWARE_XIDS.intersection(facts.xids))
+    if not broken or logged.cause == "hardware-fault":
+        return None
+    subtype = "ecc" if {48, 63, 64, 94, 95}.intersection(broken) else "xid"
+    proof = f"kernel log: NVIDIA Xid {', '.join(map(str, broken))}"
+    return _named(
+        logged, facts, "hardware-fault", subtype, "established", _XID, proof, xids=", ".join(map(str, broken))
+    )
+
+
+def _host_oom(logged: Ruling, facts: Facts) -> Ruling | None:
+    if logged.cause not in WEAK_CAUSES:
+        return None
+    killed = [end for end in facts.ends if end.signal == "SIGKILL" and not end.ours]
+    named = [end for end in facts.ends if end.pid in facts.kernel_oom_pids]
+    if named:
+        proof = f"kernel log: out of memory, killed {named[0].name} (pid {named[0].pid})"
+        subtype = "cgroup-limit" if facts.oom_kill_delta else "kernel-oom-killer"
+        return _named(logged, facts, "host-oom", subtype, "established", _OOM, proof, who=named[0].name)
+    unknown = [end for end in facts.ends if end.code is None and end.signal is None and not end.ours]
+    if facts.oom_kill_delta > 0 and (killed or unknown):
+        who = (killed or unknown)[0]
+        proof = f"control group: oom_kill grew by {facts.oom_kill_delta}; {who.show()}"
+        return _named(logged, facts, "host-oom", "cgroup-limit", "established", _OOM, proof, who=who.name)
+    return None
+
+
+def _orphaned(logged: Ruling, facts: Facts) -> Ruling | None:
+    if not facts.orphaned or logged.cause not in WEAK_CAUSES:
+        return None
+    proof = "the guard of this engine was killed; the next one found the engine without it"
+    return _named(logged, facts, "process-lifecycle", "guard-killed", "established", _GUARD_KILLED, proof)
+
+
+def _hang(logged: Ruling, facts: Facts) -> Ruling | None:
+    if not facts.hang:
+        return None
+    who = ", ".join(facts.who) or "-"
+    proof = f"detector: {facts.hang}; {who}"
+    if facts.stopped:
+        return _named(logged, facts, "timeout-hang", "stopped", "established", _STOPPED, proof, who=who)
+    if logged.cause not in WEAK_CAUSES:
+        return None  # the log knows why it hangs
+    if not facts.became_ready:
+        return _named(logged, facts, "timeout-hang", "start-stuck", "supported", _START_STUCK, proof, who=who)
+    return _named(logged, facts, "timeout-hang", "stuck", "established", _STUCK, proof, who=who, finding=facts.hang)
+
+
+def _ended(logged: Ruling, facts: Facts) -> Ruling | None:
+    """The first engine process that was ended by a signal not ours, or that ended in C with a code."""
+    for end in facts.ends:
+        if end.ours or end.role not in ("api", "core", "worker", "coordinator"):
+            continue
+        if end.signal in CRASH_SIGNALS:
+            return _named(
+                logged, facts, "silent-death", "segfault-native" if end.signal == "SIGSEGV" else "signal", "established",
+                _CRASHED, end.show(), who=end.name, signal=end.signal,
+            )  # fmt: skip
+        if end.signal in ("SIGTERM", "SIGINT", "SIGHUP"):
+            return _named(
+                logged, facts, "process-lifecycle", "external-sigterm", "established", _TERMINATED, end.show(),
+                who=end.name, signal=end.signal,
+            )  # fmt: skip
+        if end.signal is not None:
+            subtype = {"worker": "worker-died-no-trace", "core": "core-died-no-trace"}.get(end.role, "signal")
+            return _named(
+                logged,
+                facts,
+                "silent-death",
+                subtype,
+                "established",
+                _KILLED,
+                end.show(),
+                who=end.name,
+                signal=end.signal,
+            )
+        if end.role in ("core", "worker") and end.code not in (0, None) and logged.cause != "silent-death":
+            subtype = {"worker": "worker-died-no-trace", "core": "core-died-no-trace"}[end.role]
+            return _named(
+                logged, facts, "silent-death", subtype, "supported", _LEFT, end.show(), who=end.name, code=end.code
+            )
+    return None
+
+
+_XID = (
+    T("The GPU or its link is broken (Xid {xids})", "GPU 或其连接出了硬件故障（Xid {xids}）"),
+    T(
+        "The driver reported a hardware error while the engine ran; what the engine's log says is a consequence.",
+        "引擎运行期间驱动报告了硬件错误；引擎日志里的报错只是后果。",
+    ),
+)
+_OOM = (
+    T("The kernel killed {who} because memory ran out", "内存耗尽，内核杀死了 {who}"),
+    T(
+        "The memory of the host, or of the control group, was used up. The engine's log can't show it: the kernel's can.",
+        "主机或 cgroup 的内存用尽了。引擎自己的日志里看不到，只有内核知道。",
+    ),
+)
+_GUARD_KILLED = (
+    T("The guard was killed, the engine was left alone", "guard 被杀死，引擎成了孤儿"),
+    T(
+        "The engine itself may have been well; without a guard nobody kept its log and its exits, so it was ended.",
+        "引擎本身可能没有问题；但 guard 不在，日志和退出状态都无人记录，所以把它结束了。",
+    ),
+)
+_STOPPED = (
+    T(
+        "The engine was stopped (SIGSTOP or a debugger) and did not go on",
+        "引擎被暂停（SIGSTOP 或调试器），一直没有恢复",
+    ),
+    T(
+        "In state T: {who}. vLLM itself doesn't notice: /health went on answering 200.",
+        "处于 T 状态：{who}。vLLM 自己察觉不到，/health 照样返回 200。",
+    ),
+)
+_START_STUCK = (
+    T("The engine got stuck while it was starting", "引擎卡死在启动过程中"),
+    T("Nothing moved any more before it served: {who}.", "还没开始服务就不再有任何动静：{who}。"),
+)
+_STUCK = (
+    T("The engine hung: requests waited and nothing moved", "引擎卡死：请求在等，却没有任何进展"),
+    T(
+        "{finding}: {who}. The stacks of that moment are in the bundle; compare the processes: the one that differs is the culprit.",
+        "{finding}：{who}。当时各进程的调用栈都在事故包里；对比一下，与众不同的那个就是元凶。",
+    ),
+)
+_CRASHED = (
+    T("{who} crashed in native code ({signal})", "{who} 在原生代码里崩溃（{signal}）"),
+    T(
+        "The process ended by {signal}; Python never got the chance to print a traceback.",
+        "进程因 {signal} 结束，Python 来不及打印 traceback。",
+    ),
+)
+_TERMINATED = (
+    T("{who} was asked to end ({signal}), not by guard", "有人让 {who} 退出（{signal}），不是 guard 发的"),
+    T(
+        "Somebody or something else sent {signal} to a process of the engine. To stop the engine, stop the guard.",
+        "有别的人或程序向引擎的进程发了 {signal}。要停引擎，请停 guard。",
+    ),
+)
+_KILLED = (
+    T("{who} was killed from outside ({signal})", "{who} 被外部杀死（{signal}）"),
+    T(
+        "It ended by {signal} that guard did not send, and the kernel's out-of-memory killer was not at work.",
+        "它因 {signal} 结束，信号不是 guard 发的，也不是内核的 OOM killer。",
+    ),
+)
+_LEFT = (
+    T("{who} ended by itself with code {code} and said nothing", "{who} 自行退出（退出码 {code}），什么也没说"),
+    T("A call of exit() in native code looks like this.", "原生代码里直接调用 exit() 就是这个样子。"),
+)
+_USAGE = (
+    T("The command line was refused", "命令行参数被拒绝"),
+    T("The program ended with code 2 before it did anything.", "程序什么都没做就以退出码 2 结束。"),
+)

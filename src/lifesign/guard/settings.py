@@ -1,0 +1,78 @@
+"""What a run of guard was asked to do, in one immutable value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lifesign.errors import UsageError
+from lifesign.text import Lang
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of one run of guard. Times in seconds, sizes in bytes.
+
+    grace_s: from a stop request to the end of everything. http: (host, port), or None for no interface.
+    own_timeouts: raise vLLM's RPC limit, because guard's detector judges sooner and better.
+    private_tmp: each life gets its own TMPDIR, so that what it leaves behind can be told from other engines' files.
+    hold: on HELD, stay (without an engine, `/readyz` 503) instead of ending.
+    """
+
+    command: tuple[str, ...]
+    state_dir: Path
+    max_restarts: int | None = None
+    grace_s: float = 25.0
+    http: tuple[str, int] | None = ("127.0.0.1", 9477)
+    engine_url: str | None = None
+    apply_remedies: bool = False
+    own_timeouts: bool = True
+    private_tmp: bool = True
+    hold: bool = False
+    detector: bool = True
+    backoff_scale: float = 1.0
+    webhooks: tuple[str, ...] = ()
+    termination_message: Path | None = None
+    log_segment_bytes: int = 64 << 20
+    log_keep_bytes: int = 1 << 30
+    bundle_log_bytes: int = 16 << 20
+    keep_incidents: int = 20
+    keep_prompts: bool = False
+    lang: Lang = "en"
+
+
+def parse_http(text: str) -> tuple[str, int] | None:
+    """`HOST:PORT`, `PORT` or `off`. Raises UsageError."""
+    if text.lower() in ("off", "none", "no"):
+        return None
+    host, _, port = text.rpartition(":")
+    host = host.strip("[]") or "127.0.0.1"
+    if not port.isdigit() or not 0 <= int(port) <= 65535:
+        raise UsageError(f"--http {text}: give HOST:PORT (for example 127.0.0.1:9477), a port, or `off`")
+    return host, int(port)
+
+
+def option_of(command: tuple[str, ...] | list[str], name: str) -> str | None:
+    """Value of `--name VALUE` or `--name=VALUE` in a command line; the last one counts, as in argparse."""
+    value = None
+    for index, word in enumerate(command):
+        if word == name and index + 1 < len(command):
+            value = command[index + 1]
+        elif word.startswith(name + "="):
+            value = word[len(name) + 1 :]
+    return value
+
+
+def engine_url(command: tuple[str, ...]) -> str | None:
+    """Where the engine of `vllm serve ...` will answer, as the command line says; None if it doesn't look like vLLM."""
+    words = [Path(word).name for word in command]
+    serves = "vllm" in words and "serve" in words
+    if not serves and not any("api_server" in word for word in command):
+        return None
+    port = option_of(command, "--port") or "8000"
+    if not port.isdigit():
+        return None
+    host = option_of(command, "--host") or "127.0.0.1"
+    host = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
+    scheme = "https" if option_of(command, "--ssl-keyfile") else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
