@@ -181,6 +181,11 @@ _OTHER_TYPES = frozenset(
         "JSONDecodeError",
         "HarmonyError",
         "VLLMValidationError",
+        "BackendCompilerFailed",
+        "TorchRuntimeError",
+        "InternalTorchDynamoError",
+        "Unsupported",
+        "LoweringException",
         "LocalEntryNotFoundError",
     ]
 )
@@ -242,6 +247,9 @@ _OTHER_TEXTS = (
     "min_thread",
     "quantiz",
     "died",
+    "failed to compile the model",
+    "hash of the compiled graph",
+    "making fake tensor call",
 )
 
 NEW_OR_OLD = Remedy(

@@ -19,6 +19,7 @@ BOARD_XIDS = frozenset({74, 79, 109, 110, 119, 120, 136, 137, 143, 144, 145, 149
 """Link, bus or firmware: NVLink error, fallen off the bus, GSP time-out, recovery needed."""
 SOFT_XIDS = frozenset({13, 31, 32, 43, 45, 61, 62, 68, 69, 121})
 """Mostly raised by the program (exception in a kernel, page fault, channel reset) or by the driver's clean-up."""
+_DRIVER_FRAMES = ("uvm_spin_loop", "uvm_tracker_wait", "uvm_thread_context_wait")
 
 GPU_STATE = Remedy(
     "gpu-state",
@@ -129,8 +130,10 @@ def xid_of(text: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def _fill(finding: Finding, _life: Life) -> Finding | None:
+def _fill(finding: Finding, life: Life) -> Finding | None:
     """Reads the Xid number and weighs it: memory, board, or mostly software (context only)."""
+    if finding.subtype == "driver-hang" and life.mentions(*_DRIVER_FRAMES) is not None:
+        finding.certainty = "established"
     text = finding.event.text[:4000]
     finding.values["what"] = text.strip().splitlines()[0][:160] if text.strip() else "?"
     number = xid_of(text)
@@ -180,7 +183,7 @@ CAUSE = Cause(
                 "Unable to determine the device handle for GPU",
             ),
         ),
-        Signature("driver-hang", any=("uvm_spin_loop", "uvm_tracker_wait"), kinds=("kernel", "plain", "native", "log")),
+        Signature("driver-hang", any=_DRIVER_FRAMES, kinds=("kernel", "plain", "native", "log")),
         Signature(
             "driver-hang",
             any=("soft lockup", "blocked for more than"),

@@ -165,6 +165,10 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
         return finding
     if finding.subtype == "kernel-oom-killer" and ("CONSTRAINT_MEMCG" in text or "emory cgroup" in text):
         finding.subtype = "cgroup-limit"
+    # docker and Kubernetes say OOMKilled for both kinds; the kernel's own words tell them apart.
+    by_runtime = finding.subtype == "cgroup-limit" and "emory cgroup" not in text and "MEMCG" not in text
+    if by_runtime and life.mentions("global_oom", "CONSTRAINT_NONE", "Out of memory: Kill") is not None:
+        finding.subtype = "kernel-oom-killer"
     if finding.subtype == "kernel-oom-killer" and _unified(life):
         finding.subtype = "unified-memory"
     return finding

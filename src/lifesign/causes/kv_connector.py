@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life
+from lifesign.logs.model import Frame
 from lifesign.remedies import library as lib
 from lifesign.remedies.model import Form, Remedy
 from lifesign.text import T
@@ -189,6 +190,14 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
     return finding
 
 
+def _is_plug_in(frame: Frame) -> bool:
+    """Whether a connector's frame lies outside vLLM, its libraries and Python's own."""
+    file = frame.file.replace("\\", "/").lower()
+    inside = ("vllm/distributed/", "vllm/v1/", "vllm/worker/", "vllm/core/", "/torch/", "vllm_ascend/")
+    standard = "/lib/python3" in file and "-packages/" not in file
+    return not standard and not any(part in file for part in inside)
+
+
 def _by_frames(event: Event, life: Life) -> str:
     """The subtype that the frames (then the configured connector) name."""
     assert event.exc is not None
@@ -208,7 +217,7 @@ def _by_frames(event: Event, life: Life) -> str:
             return "mooncake"
         if any(part in file for part in _OFFLOAD_FRAMES):
             return "cpu-offload-assert" if asserted else "cpu-offload"
-    if files and "/vllm/" not in files[-1].rpartition("/site-packages/")[2].join(("/", "")) and "kv" in files[-1]:
+    if files and _is_plug_in(event.exc.frames[-1]):
         return "third-party-assert"
     config = str(life.config.get("kv_transfer_config", "")).lower()
     for name, subtype in (("nixl", "nixl"), ("lmcache", "lmcache"), ("mooncake", "mooncake")):

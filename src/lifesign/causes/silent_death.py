@@ -126,9 +126,7 @@ SUBTYPES = {
 _NATIVE = (
     "Segfault encountered",
     "*** SIGSEGV",
-    "*** SIGBUS",
     "*** SIGFPE",
-    "*** SIGILL",
     "Fatal Python error: Segmentation fault",
     "Segmentation fault (core dumped)",
     "Segmentation fault      (core dumped)",
@@ -144,6 +142,8 @@ _ABORTS = (
     "munmap_chunk(): invalid",
     "Caught signal 11 (Segmentation fault",
     "Fatal Python error: Bus error",
+    "*** SIGBUS",
+    "Bus error (core dumped)",
     "*** SIGABRT",
 )
 
@@ -227,7 +227,8 @@ CAUSE = Cause(
         Signature("segfault-native", any=_NATIVE, kinds=("native", "plain", "log"), strength=DECISIVE),
         Signature(
             "segfault-native",
-            any=("segfault at ", "general protection fault", "traps: "),
+            any=("segfault at ", "general protection fault"),
+            none=("invalid opcode",),
             regex=r"(?i)vllm|python|pt_main|ray::|sglang|worker|engine",
             kinds=("kernel", "plain"),
             strength=DECISIVE,

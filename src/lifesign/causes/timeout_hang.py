@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from lifesign.causes.model import SYMPTOM, TRACE, Cause, Finding, Signature, Subtype
+from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life, Phase
 from lifesign.remedies import library as lib
 from lifesign.remedies.model import Remedy
@@ -28,7 +28,8 @@ _HANDSHAKE = ("Did not receive response from front-end process within", "Waiting
 _STALL = "No available shared memory broadcast block found"
 _SHIM = ("libvgpu", "[HAMI-core", "HAMI-core", "CUDA_DEVICE_MEMORY_LIMIT", "vgpulib")
 _ACS = ("IO_PAGE_FAULT", "AMD-Vi", "ACSCtl", "amd_iommu", "intel_iommu", "DMAR:", "iommu=")
-_NCCL_UP = ("vLLM is using nccl==", "Init COMPLETE", "ncclCommInitRank", "NCCL version ")
+_NO_WORK = ("idle", "shutdown-step", "uvicorn-shutdown", "uvicorn-done", "worker-shutdown", "worker-orphaned")
+_NCCL_UP = ("vLLM is using nccl==", "Init COMPLETE", "NCCL version ")
 
 
 def _release(life: Life) -> tuple[int, ...]:
@@ -244,40 +245,51 @@ def _fill(finding: Finding, life: Life) -> Finding:
 
 
 def _silent_end(life: Life) -> Event | None:
-    """The line on which a hang shows: the first ring notice after the last sign of work; None when the log goes on."""
-    stalls = [e for e in life.events if _STALL in e.text and e.index > life.progress_index and e.weight != "quoted"]
+    """The line on which a hang shows: the first ring notice after the last sign of work; None when the log goes on.
+
+    Somebody may have ended the hang (Ctrl-C, SIGTERM): then two notices are asked for, since one minute is no hang.
+    """
+    told = [event for event in life.events if event.weight not in ("quoted", "foreign", "advice")]
+    working = [e.index for e in told if e.kind in ("progress", "milestone") and e.name not in _NO_WORK]
+    last_work = max(working, default=-1)
+    stalls = [event for event in told if _STALL in event.text and event.index > last_work]
     if not stalls:
         return None
-    later = [e for e in life.events[stalls[0].index + 1 :] if _STALL not in e.text]
-    if any(e.kind in ("exception", "wrapper", "death", "signal", "progress", "milestone") for e in later):
+    later = [event for event in told if event.index > stalls[0].index]
+    if any(event.kind in ("exception", "wrapper", "death", "native") for event in later):
         return None
-    return stalls[0]
+    return stalls[0] if len(stalls) > 1 or not any(event.kind == "signal" for event in later) else None
 
 
 def _hangs(life: Life) -> Iterable[Finding]:
     """Hangs that no line names: the log ends in ring notices, after NCCL's banner, or while a process is awaited."""
-    if life.died or life.orderly:
+    if life.died:
         return
     event = _silent_end(life)
     many = life.world_size > 1
-    banner = next((e for e in reversed(life.events) if e.has(*_NCCL_UP)), None)
+    shim = many and life.mentions(*_SHIM) is not None
     if event is not None:
         subtype = "shm-broadcast-stall"
-        if many and life.mentions(*_SHIM):
+        if shim:
             subtype = "gpu-virtualisation-shim"
         elif many and not life.served:
-            init = life.last_phase is Phase.LOAD
-            subtype = "p2p-iommu-acs" if life.mentions(*_ACS) or (init and banner is not None) else "p2p-hang"
+            init = event.phase is Phase.LOAD and life.mentions(*_NCCL_UP) is not None
+            subtype = "p2p-iommu-acs" if init or life.mentions(*_ACS) else "p2p-hang"
         yield Finding("timeout-hang", subtype, event, certainty="possible", strength=SYMPTOM)
         return
-    last = next((e for e in reversed(life.events) if e.kind not in ("plain", "kernel")), None)
-    if last is None:
+    spoken = [
+        e for e in life.events if e.kind not in ("plain", "kernel", "signal") and e.weight in ("unknown", "fatal")
+    ]
+    if not spoken:
         return
+    last = spoken[-1]
     if "core engine proc(s) to start" in last.text:
-        yield Finding("timeout-hang", "startup-handshake", last, certainty="possible", strength=TRACE)
-    elif many and last.has(*_NCCL_UP) and banner is last:
-        subtype = "gpu-virtualisation-shim" if life.mentions(*_SHIM) else "p2p-iommu-acs"
-        yield Finding("timeout-hang", subtype, last, certainty="possible", strength=TRACE)
+        yield Finding("timeout-hang", "startup-handshake", last, certainty="possible", strength=SYMPTOM)
+        return
+    banner = next((e for e in reversed(life.events) if e.has(*_NCCL_UP) and e.weight == "unknown"), None)
+    if many and banner is not None and not any(e.kind == "milestone" for e in life.events[banner.index + 1 :]):
+        subtype = "gpu-virtualisation-shim" if shim else "p2p-iommu-acs"
+        yield Finding("timeout-hang", subtype, banner, certainty="possible", strength=SYMPTOM)
 
 
 CAUSE = Cause(
