@@ -1,0 +1,114 @@
+"""Small readers that several causes share: which line to cite, how loud an event is, what runs, how large a figure is.
+
+Everything here looks at one event or one life and answers one question; no cause is known here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from lifesign.causes.model import Evidence, Finding
+from lifesign.facts.model import Event, Life
+from lifesign.remedies.model import Computed, Remedy
+from lifesign.text import T
+
+QUIET_LEVELS = ("DEBUG", "INFO", "WARNING", "WARN")
+_UNITS_GIB = {
+    "B": 2.0**-30,
+    "KiB": 2.0**-20,
+    "KB": 2.0**-20,
+    "MiB": 2.0**-10,
+    "MB": 2.0**-10,
+    "GiB": 1.0,
+    "GB": 1.0,
+    "TiB": 1024.0,
+}
+_SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?) ?([KMGT]?i?B)\b")
+
+
+def is_loud(event: Event, life: Life) -> bool:
+    """Whether the event is more than a notice: warnings and information that mention an error prove nothing."""
+    return event.kind != "log" or event.level not in QUIET_LEVELS
+
+
+def gib(text: str) -> float | None:
+    """`512.00 MiB` as GiB; None when the text holds no size."""
+    match = _SIZE.search(text)
+    if match is None:
+        return None
+    return float(match[1]) * _UNITS_GIB.get(match[2], 0.0)
+
+
+def cite(finding: Finding, *parts: str) -> Finding:
+    """Lets the report cite the first line of the message that carries one of `parts`.
+
+    The proof often stands below the line with the exception's name (`Last error:` of NCCL, the output of a compiler).
+    """
+    event = finding.event
+    first = event.text.split("\n", 1)[0]
+    if event.exc is None or any(part in first for part in parts):
+        finding.line = event.line
+        return finding
+    for number, text in event.exc.more:
+        if any(part in text for part in parts):
+            finding.line = number
+            break
+    return finding
+
+
+def runs_model(life: Life, event: Event, *names: str) -> bool:
+    """Whether the served model, or a file of the event's traceback, is called one of `names` (lower case)."""
+    model = life.model.lower()
+    if any(name in model for name in names):
+        return True
+    if event.exc is None:
+        return False
+    return any(
+        name in frame.file.lower().replace("\\", "/").rpartition("/")[2] for frame in event.exc.frames for name in names
+    )
+
+
+def is_eager(life: Life) -> bool:
+    """Whether the log says that CUDA graphs and compilation are off."""
+    return str(life.config.get("enforce_eager", "")).lower() == "true"
+
+
+def speculates(life: Life) -> str:
+    """The method of speculative decoding (`mtp`, `eagle3`, ...), `on` when only its use is known, empty when it is off."""
+    config = str(life.config.get("speculative_config") or "")
+    if not config or config in ("None", "{}"):
+        return ""
+    match = re.search(r"['\"]?method['\"]?[=:] ?['\"]?(\w{1,40})", config)
+    return match[1].lower() if match else "on"
+
+
+def with_value(remedy: Remedy, value: str, how: T, line: int = 0) -> Remedy:
+    """The remedy with a value that was read or computed from the log's own numbers."""
+    computed = Computed(value, how, (line,) if line else ())
+    return replace(remedy, value=lambda _life: computed, unless=None)
+
+
+def explain(finding: Finding, base: T, *more: T) -> Finding:
+    """Sets the finding's reason: the subtype's text followed by what this log adds to it."""
+    finding.why = T(" ".join([base.en, *(text.en for text in more)]), "".join([base.zh, *(text.zh for text in more)]))
+    return finding
+
+
+def add_context(finding: Finding, event: Event | None, why: T) -> None:
+    """Adds a line that speaks for the finding without being its root."""
+    if event is not None and event.index != finding.event.index:
+        finding.evidence.append(Evidence(event, "context", why))
+
+
+def first_before(event: Event, life: Life, *parts: str) -> Event | None:
+    """The first loud, engine-made event before `event` whose text contains any of `parts`."""
+    for other in life.events[: event.index]:
+        if (
+            other.kind not in ("progress", "milestone", "signal")
+            and other.weight not in ("quoted", "foreign", "advice", "request", "teardown")
+            and is_loud(other, life)
+            and other.has(*parts)
+        ):
+            return other
+    return None
