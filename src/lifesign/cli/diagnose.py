@@ -32,7 +32,7 @@ def diagnose(
     with_: list[str] | None = typer.Option(
         None, "--with", help="More evidence: kernel log, `kubectl describe`, `nvidia-smi -q`, exit code."
     ),
-    redact: bool = typer.Option(True, "--redact/--no-redact", help="Hide secrets, prompts, host names and addresses."),
+    redact: bool = typer.Option(True, "--redact/--no-redact", help="Hide secrets and prompts."),
 ) -> None:
     """Name the root cause of the (last) engine death in a log, with the lines that prove it and the fix to type.
 

@@ -25,40 +25,55 @@ _COMMAND = re.compile(
     r"(?:^|[\s\"'$#])((?:[\w/.\-]{0,80}/)?vllm serve \S.{0,1500}|(?:[\w/.\-]{0,80}/)?python3? -m vllm\.entrypoints\S* .{0,1500})"
 )
 
-_NUMBER = r"(\d{1,9}(?:,\d{3}){0,4}(?:\.\d{1,6})?)"
-_FIGURES: tuple[tuple[str, str], ...] = (
-    ("total_gib", rf"total capacity of {_NUMBER} GiB"),
-    ("free_now_gib", rf"of which {_NUMBER} GiB is free"),
-    ("free_now_mib", rf"of which {_NUMBER} MiB is free"),
-    ("tried_gib", rf"Tried to allocate {_NUMBER} GiB"),
-    ("tried_mib", rf"Tried to allocate {_NUMBER} MiB"),
-    ("in_use_gib", rf"this process has {_NUMBER} GiB memory in use"),
-    ("reserved_unallocated_gib", rf"{_NUMBER} GiB is reserved by PyTorch but unallocated"),
-    ("reserved_unallocated_mib", rf"{_NUMBER} MiB is reserved by PyTorch but unallocated"),
-    ("free_start_gib", rf"Free memory on device (?:\S+ )?\({_NUMBER}/[\d.]+ GiB\)"),
-    ("total_start_gib", rf"Free memory on device (?:\S+ )?\([\d.]+/{_NUMBER} GiB\)"),
+_NUMBER = r"(\d{1,12}(?:,\d{3}){0,4}(?:\.\d{1,6})?)"
+_SIZE = rf"{_NUMBER} ?(GiB|MiB|GB|MB)"
+
+# Sizes are kept in GiB whatever the log prints; (name, pattern with number and unit).
+_SIZES: tuple[tuple[str, str], ...] = (
+    ("total_gib", rf"total capacity of {_SIZE}"),
+    ("total_gib", rf"Free memory on device (?:\S+ )?\([\d.]+/{_SIZE}\)"),
+    ("free_gib", rf"of which {_SIZE} is free"),
+    ("tried_gib", rf"Tried to allocate {_SIZE}"),
+    ("in_use_gib", rf"this process has {_SIZE} memory in use"),
+    ("other_gib", rf"Process \d+ has {_SIZE} memory in use"),
+    ("reserved_gib", rf"{_SIZE} is reserved by PyTorch but unallocated"),
+    ("desired_gib", rf"desired GPU memory utilization \([\d.]+, {_SIZE}\)"),
+    ("kv_needed_gib", rf"\(?{_SIZE} KV cache is needed"),
+    ("kv_available_gib", rf"available KV cache memory \({_SIZE}\)"),
+    ("kv_available_gib", rf"Available KV cache memory: {_SIZE}"),
+    ("weights_gib", rf"(?:Model loading took|Loading model weights took|model weights take) {_SIZE}"),
+    ("graph_gib", rf"Graph capturing finished in \d+ secs, took {_SIZE}"),
+    ("graph_gib", rf"Estimated CUDA graph memory: {_SIZE}"),
+    ("ram_gib", rf"Available RAM: {_SIZE}"),
+)
+_PLAIN: tuple[tuple[str, str], ...] = (
+    ("free_gib", rf"Free memory on device (?:\S+ )?\({_NUMBER}/[\d.]+ GiB\)"),
     ("utilisation", rf"desired GPU memory utilization \({_NUMBER}"),
-    ("wanted_start_gib", rf"desired GPU memory utilization \([\d.]+, {_NUMBER} GiB\)"),
     ("max_len", rf"max seq len \({_NUMBER}\)"),
-    ("kv_needed_gib", rf"{_NUMBER} GiB KV cache is needed"),
-    ("kv_available_gib", rf"available KV cache memory \({_NUMBER} GiB\)"),
+    ("max_len", rf"Maximum concurrency for {_NUMBER} tokens"),
+    ("concurrency", rf"tokens per request: {_NUMBER}x"),
     ("est_max_len", rf"estimated maximum model length is {_NUMBER}"),
     ("derived_max_len", rf"derived max_model_len \([\w.]{{0,60}}={_NUMBER}"),
     ("asked_max_len", rf"User-specified max_model_len \({_NUMBER}\)"),
-    ("weights_gib", rf"(?:Model loading took|Loading model weights took|model weights take) {_NUMBER} ?G(?:i?B)"),
-    ("kv_memory_gib", rf"Available KV cache memory: {_NUMBER} GiB"),
     ("kv_tokens", rf"KV cache size: {_NUMBER} tokens"),
-    ("warmup_requests", rf"warming up sampler with {_NUMBER} dummy requests"),
+    ("dummy_requests", rf"warming up sampler with {_NUMBER} dummy requests"),
+    ("vocab_size", rf"vocab_size[=:] ?{_NUMBER}"),
+    ("token_count", rf"stored in KV cache \({_NUMBER}\)"),
+    ("suggested_utilisation", rf"(?:increase|raise|set) `?--gpu-memory-utilization`? to {_NUMBER}"),
+    ("suggested_kv_bytes", rf"--kv-cache-memory(?:-bytes)?[= ]{_NUMBER}"),
+    ("running_reqs", rf"num_running_reqs={_NUMBER}"),
+    ("running_reqs", rf"Running: {_NUMBER} reqs"),
+    ("scheduled_tokens", rf"total_num_scheduled_tokens={_NUMBER}"),
+    ("lora_rank", rf"LoRA rank {_NUMBER} is greater"),
+    ("gpus_seen", rf"total number of available GPUs \({_NUMBER}\)"),
     ("max_num_batched_tokens", rf"max_num_batched_tokens={_NUMBER}"),
-    ("scheduled_requests", r"num_running_reqs=(\d{1,6})"),
-    ("running_requests", r"Running: (\d{1,6}) reqs"),
-    ("rpc_timeout_s", rf"within {_NUMBER} ?s"),
-    ("generation_tps", rf"generation throughput: {_NUMBER} tokens/s"),
 )
-_FIGURE_RES = tuple((name, re.compile(pattern)) for name, pattern in _FIGURES)
+_FIGURE_RES = tuple((name, re.compile(pattern)) for name, pattern in (*_SIZES, *_PLAIN))
 _FIGURE_WORDS = (
-    "GiB", "MiB", "GB", "tokens", "max_model_len", "dummy requests", "num_running_reqs", "Running:", "max seq len", "within",
+    "GiB", "MiB", " GB", "tokens", "max_model_len", "dummy requests", "num_running_reqs", "Running:", "max seq len", "vocab_size",
+    "total_num_scheduled_tokens", "LoRA rank", "available GPUs",
 )  # fmt: skip
+_TO_GIB = {"GiB": 1.0, "MiB": 1 / 1024, "GB": 1e9 / 2**30, "MB": 1e6 / 2**30}
 
 _PLATFORMS = (
     ("npu", ("torch_npu", "ascend", "Ascend", "HCCL", "npu:", "NPU", "acl error", "aclnn")),
@@ -108,10 +123,7 @@ def learn(event: Event, life: Life) -> None:
     if event.kind in ("milestone", "log", "plain", "progress"):
         _learn_config(event, life)
     if any(word in text for word in _FIGURE_WORDS):
-        for name, pattern in _FIGURE_RES:
-            match = pattern.search(text[:4000])
-            if match:
-                life.figures[name] = (float(match[1].replace(",", "")), event.line)
+        _learn_figures(event, life)
     if event.weight == "quoted":
         return
     if "_" in text and "=" in text:
@@ -121,6 +133,24 @@ def learn(event: Event, life: Life) -> None:
         match = _COMMAND.search(text[:3000])
         if match:
             life.command = match[1].rstrip("'\" ")
+
+
+def _learn_figures(event: Event, life: Life) -> None:
+    """Figures of errors: the first one counts, it belongs to the process that failed. Others: the latest."""
+    text = event.text[:4000]
+    for name, pattern in _FIGURE_RES:
+        match = pattern.search(text)
+        if match is None:
+            continue
+        known = life.figures.get(name)
+        if event.kind in ("exception", "wrapper") and known is not None and known[1] in life.error_lines:
+            continue
+        value = float(match[1].replace(",", ""))
+        if pattern.groups == 2:
+            value *= _TO_GIB[match[2]]
+        life.figures[name] = (round(value, 4), event.line)
+        if event.kind in ("exception", "wrapper"):
+            life.error_lines.add(event.line)
 
 
 def _learn_config(event: Event, life: Life) -> None:

@@ -96,6 +96,8 @@ class Life:
     died: bool = False
     orderly: bool = False
     last_phase: Phase = Phase.LOAD
+    error_lines: set[int] = field(default_factory=set)
+    """Lines of errors that gave figures."""
 
     def of_kind(self, *kinds: str) -> list[Event]:
         """The events of the given kinds, in order."""

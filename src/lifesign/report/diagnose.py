@@ -15,6 +15,7 @@ from lifesign.report.model import (
     EvidenceLine,
     FactsInfo,
     FindingInfo,
+    KnownIssue,
     LifeInfo,
     ProcessInfo,
     Report,
@@ -108,7 +109,7 @@ def verdict_of(finding: Finding, life: Life, ranking: Ranking, lang: Lang) -> Ve
         else (subtype.why if subtype else T("", ""))
     )
     advice, command = advise(finding, life, subtype, lang)
-    known = [*(subtype.known if subtype else ())]
+    known = subtype.known if subtype else ()
     return Verdict(
         cause=finding.cause,
         subtype=finding.subtype,
@@ -120,15 +121,9 @@ def verdict_of(finding: Finding, life: Life, ranking: Ranking, lang: Lang) -> Ve
         evidence=_evidence(finding, ranking, lang),
         remedies=advice,
         command=command,
-        known_issues=[_known(ref) for ref in known],
+        known_issues=[KnownIssue(ref) for ref in known],
         fingerprint=finding.values.get("fingerprint", ""),
     )
-
-
-def _known(ref: str):  # type: ignore[no-untyped-def]
-    from lifesign.report.model import KnownIssue
-
-    return KnownIssue(ref)
 
 
 _SILENT = ("not-a-crash", "insufficient-log")
@@ -147,10 +142,28 @@ def _evidence(finding: Finding, ranking: Ranking, lang: Lang) -> list[EvidenceLi
             line.line != other.event.line for line in lines
         ):
             lines.append(_line(other.event, other.role, ""))
-    for event in ranking.cascade[:4]:
-        if all(line.line != event.line for line in lines):
-            lines.append(_line(event, "cascade", ""))
+    shown = 0
+    for event in ranking.cascade:
+        # A header ("EngineCore failed to start.") only introduces the traceback that is cited itself.
+        if event.name in _HEADERS or shown >= 6 or any(line.line == event.line for line in lines):
+            continue
+        shown += 1
+        why = _DEATH_WHY.get(event.name)
+        lines.append(_line(event, "cascade", why.pick(lang) if why else ""))
     return lines
+
+
+_HEADERS = ("core-fatal", "core-failed-to-start", "worker-exception", "worker-failed-to-start")
+_ONLY_REPORTS = T("only reports the death", "只是转述死亡")
+_DEATH_WHY = {
+    "engine-dead": _ONLY_REPORTS,
+    "init-failed": _ONLY_REPORTS,
+    "worker-init-failed": _ONLY_REPORTS,
+    "cancelled": T("waited for the dead process", "在等已死的进程"),
+    "worker-died": T("the monitor saw it end", "监视器发现进程退出"),
+    "core-died": T("the monitor saw it end", "监视器发现进程退出"),
+    "core-exited": T("the monitor saw it end", "监视器发现进程退出"),
+}
 
 
 def _root_line(finding: Finding, lang: Lang) -> EvidenceLine:

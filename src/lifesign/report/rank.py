@@ -312,9 +312,34 @@ def _alive_subtype(life: Life) -> str:
     return "healthy"
 
 
+_DEATH_WORDS = {
+    "engine-dead": "EngineDeadError",
+    "init-failed": "Engine core initialization failed",
+    "worker-init-failed": "WorkerProc initialization failed",
+    "worker-died": "Worker proc died unexpectedly",
+    "core-died": "Engine core proc died unexpectedly",
+    "core-exited": "engine core exited unexpectedly",
+    "cancelled": "RuntimeError: cancelled",
+}
+
+
 def _insufficient(life: Life) -> Finding:
-    first = next((event for event in life.events if event.kind in ("death", "wrapper")), _last(life))
-    return Finding(INSUFFICIENT, "tail-only", first, certainty="possible", strength=TRACE)
+    told = [event for event in life.events if event.weight not in ("quoted", "foreign")]
+    first = next((event for event in told if event.kind in ("death", "wrapper")), _last(life))
+    finding = Finding(INSUFFICIENT, "tail-only", first, certainty="possible", strength=TRACE)
+    seen: dict[str, int] = {}
+    for event in told:
+        if event.kind == "death":
+            word = _DEATH_WORDS.get(event.name)
+            if word:
+                seen.setdefault(word, event.line)
+        elif event.name in _LOST_ACTOR:
+            seen.setdefault(event.name, event.line)
+    finding.values = {
+        "seen": ", ".join(f"{word} ({first.path.rpartition('/')[2]}:{line})" for word, line in list(seen.items())[:4])
+        or "-"
+    }
+    return finding
 
 
 def _role(finding: Finding, verdict: Finding, life: Life) -> CauseRole:

@@ -22,9 +22,6 @@ _NAMES: dict[str, T] = {
     "core-exited": T("engine core exited", "EngineCore 退出"),
     "init-failed": T("initialisation failed", "初始化失败"),
     "engine-dead": T("engine dead", "引擎已死"),
-    "core-fatal": T("fatal error in engine core", "EngineCore 致命错误"),
-    "core-failed-to-start": T("engine core failed to start", "EngineCore 启动失败"),
-    "worker-exception": T("worker raised", "worker 抛出异常"),
     "core-signal": T("engine core got a signal", "EngineCore 收到信号"),
     "api-shutdown": T("shutdown requested", "收到停止请求"),
     "ctrl-c": T("Ctrl-C", "Ctrl-C"),
@@ -50,7 +47,8 @@ def timeline(life: Life, ranking: Ranking, lang: Lang) -> list[TimelineEntry]:
         if key in seen:
             continue
         seen.add(key)
-        entries.append(TimelineEntry(event.line, event.stamp, event.process.name, text, event.path))
+        who = event.process.name if root is event or event.kind in ("death", "signal") else ""
+        entries.append(TimelineEntry(event.line, event.stamp, who, text, event.path))
     if len(entries) <= MAX_ENTRIES:
         return entries
     return entries[: MAX_ENTRIES // 2] + entries[-MAX_ENTRIES // 2 :]
