@@ -103,11 +103,7 @@ def verdict_of(finding: Finding, life: Life, ranking: Ranking, lang: Lang) -> Ve
     """The verdict object of one finding."""
     cause, subtype = subtype_of(finding)
     title = subtype.title if subtype else (cause.title if cause else T(finding.cause, finding.cause))
-    why = (
-        finding.why
-        if finding.why is not None and finding.values.get("why_is_whole")
-        else (subtype.why if subtype else T("", ""))
-    )
+    why = _why(finding, subtype)
     advice, command = advise(finding, life, subtype, lang)
     known = subtype.known if subtype else ()
     return Verdict(
@@ -116,7 +112,7 @@ def verdict_of(finding: Finding, life: Life, ranking: Ranking, lang: Lang) -> Ve
         phase=finding.event.phase.value,
         certainty=finding.certainty,
         title=title.fill(**finding.values).pick(lang),
-        why=why.fill(**finding.values).pick(lang),
+        why=why.pick(lang),
         process=_process(finding.event),
         evidence=_evidence(finding, ranking, lang),
         remedies=advice,
@@ -124,6 +120,14 @@ def verdict_of(finding: Finding, life: Life, ranking: Ranking, lang: Lang) -> Ve
         known_issues=[KnownIssue(ref) for ref in known],
         fingerprint=finding.values.get("fingerprint", ""),
     )
+
+
+def _why(finding: Finding, subtype: Subtype | None) -> T:
+    """The subtype's explanation; the finding's own where that only adds the figures of this log to it."""
+    general = (subtype.why if subtype else T("", "")).fill(**finding.values)
+    if finding.why is not None and general.en and finding.why.en.startswith(general.en[:60]):
+        return finding.why
+    return general
 
 
 _SILENT = ("not-a-crash", "insufficient-log")
@@ -167,7 +171,9 @@ _DEATH_WHY = {
 
 
 def _root_line(finding: Finding, lang: Lang) -> EvidenceLine:
-    line = _line(finding.event, "root", finding.why.pick(lang) if finding.why else "")
+    _, subtype = subtype_of(finding)
+    own = finding.why if finding.why is not None and finding.why is not _why(finding, subtype) else None
+    line = _line(finding.event, "root", own.pick(lang) if own else "")
     exc = finding.event.exc
     if finding.line and finding.line != finding.event.line and exc is not None:
         line.line = finding.line

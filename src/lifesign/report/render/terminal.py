@@ -113,7 +113,7 @@ def _proof(page: _Page, shown: View, lang: Lang) -> None:
 
 def _two_columns(page: _Page, heading: str, left: str, row: Row, indent: int, column: int) -> None:
     first = heading + " " * max(1, indent - 1 - cell_len(heading)) + left
-    if cell_len(first) + 24 > page.width:
+    if cell_len(left) > 24:
         page.block(heading, Text(left.strip(), style="bold"), indent)
         column, first = indent, ""
     page.block(first, row.text, column, limit=_PROOF_LINES)
