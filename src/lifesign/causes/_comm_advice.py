@@ -1,0 +1,456 @@
+"""What to do when ranks can't talk to each other: the advice of collective-comm, in one place because it is long.
+
+The order inside each subtype follows one rule: first prove with a small all-reduce, outside of vLLM, whether the machines
+can talk at all; only then turn knobs. Names of variables were checked against NCCL 2.21 to 2.28 and torch 2.6 to 2.13:
+there is no NCCL_SOCKET_TIMEOUT, and no NCCL_TIMEOUT.
+"""
+
+from __future__ import annotations
+
+from lifesign.facts.model import Life
+from lifesign.remedies.model import Form, Remedy
+from lifesign.text import T
+
+
+def _custom_all_reduce_is_off(life: Life) -> bool:
+    return str(life.config.get("disable_custom_all_reduce", "")).lower() == "true"
+
+
+def _one_rank(life: Life) -> bool:
+    return life.world_size < 2 and str(life.config.get("data_parallel_size", "1")) == "1"
+
+
+ALL_REDUCE_TEST = Remedy(
+    slug="all-reduce-test",
+    kind="check",
+    title=T("first prove that a small all-reduce works without vLLM", "先在 vLLM 之外证明一次小的 all-reduce 能成功"),
+    why=T(
+        "If this fails too, the machines or the libraries are at fault and no vLLM flag helps. On several nodes add --nnodes=N --node-rank=R --rdzv-backend=c10d --rdzv-endpoint=HEAD_IP:29500 and start it on each of them.",
+        "如果它也失败，就是机器或库的问题，vLLM 的参数都没用。多节点时加上 --nnodes=N --node-rank=R --rdzv-backend=c10d --rdzv-endpoint=HEAD_IP:29500，并在每个节点上运行。",
+    ),
+    command="NCCL_DEBUG=INFO torchrun --nproc-per-node=2 --no-python python -c \"import os,torch,torch.distributed as d; torch.cuda.set_device(int(os.environ['LOCAL_RANK'])); d.init_process_group('nccl'); x=torch.ones(1).cuda(); d.all_reduce(x); print(x.item()); d.destroy_process_group()\"",
+    source="vLLM documentation, troubleshooting: incorrect hardware/driver",
+)
+NCCL_DEBUG = Remedy(
+    slug="nccl-debug",
+    kind="env",
+    title=T("make NCCL say what failed", "让 NCCL 说出失败的原因"),
+    why=T(
+        "The exception only has a return code. With NCCL_DEBUG=INFO the `NCCL WARN` line above it names the call, the interface and the peer.",
+        "异常里只有返回码。设置 NCCL_DEBUG=INFO 后，上方的 `NCCL WARN` 行会写出失败的调用、网卡和对端。",
+    ),
+    forms=(Form("NCCL_DEBUG", "INFO"),),
+    cost=T("a long log", "日志变长"),
+    source="NCCL documentation, environment variables",
+)
+SOCKET_IFNAME = Remedy(
+    slug="nccl-socket-ifname",
+    kind="env",
+    title=T("name the network interface that reaches the other nodes", "指定能到达其他节点的网卡"),
+    why=T(
+        "NCCL and gloo take the first interface they find, which may be docker0 or another one without a route to the peers. `ip -br addr` lists them; set the same on every node, also GLOO_SOCKET_IFNAME.",
+        "NCCL 和 gloo 会选找到的第一块网卡，可能是 docker0 或到不了对端的网卡。用 `ip -br addr` 查看；各节点都要设置，GLOO_SOCKET_IFNAME 也一样。",
+    ),
+    forms=(Form("NCCL_SOCKET_IFNAME", "eth0"),),
+    source="NCCL documentation, environment variables",
+)
+GLOO_IFNAME = Remedy(
+    slug="gloo-socket-ifname",
+    kind="env",
+    title=T("give gloo the right network interface", "给 gloo 指定正确的网卡"),
+    why=T(
+        "gloo binds to the address of the host name; on one machine `lo` is enough, on several it must be the interface between them.",
+        "gloo 绑定主机名对应的地址；单机用 `lo` 即可，多机要用互联的网卡。",
+    ),
+    forms=(Form("GLOO_SOCKET_IFNAME", "eth0"),),
+    unless=_one_rank,
+    source="PyTorch documentation, torch.distributed: choosing the network interface",
+)
+IB_HCA = Remedy(
+    slug="nccl-ib-hca",
+    kind="env",
+    title=T("choose the RDMA cards, or switch RDMA off to compare", "指定 RDMA 网卡，或关掉 RDMA 对比"),
+    why=T(
+        "A card that is down or has no route makes initialisation fail. `ibv_devinfo` lists the cards; NCCL_IB_DISABLE=1 falls back to TCP and proves whether RDMA is to blame.",
+        "没起来或没有路由的网卡会让初始化失败。`ibv_devinfo` 可列出网卡；NCCL_IB_DISABLE=1 会退回 TCP，可以证明是不是 RDMA 的问题。",
+    ),
+    forms=(Form("NCCL_IB_HCA", "mlx5_0"),),
+    source="NCCL documentation, environment variables",
+)
+HOST_IP = Remedy(
+    slug="vllm-host-ip",
+    kind="env",
+    title=T("tell each node its own address", "告诉每个节点自己的地址"),
+    why=T(
+        "vLLM guesses the node's address; with several interfaces it may guess one that the others can't reach. Set another value on each node.",
+        "vLLM 会猜本机地址；有多块网卡时可能猜到别人到不了的那个。每个节点要设成各自的地址。",
+    ),
+    forms=(Form("VLLM_HOST_IP", "NODE_IP"),),
+    source="vLLM environment variables: VLLM_HOST_IP (all of 0.8.5 to 0.33.0)",
+)
+HOSTNAME = Remedy(
+    slug="hostname-resolves",
+    kind="check",
+    title=T("check what the host name resolves to", "查看主机名解析到哪里"),
+    why=T("It must be an address of this machine.", "它必须是本机的地址。"),
+    command='getent hosts "$(hostname)"; ip -br addr',
+)
+FIREWALL = Remedy(
+    slug="open-ports",
+    kind="check",
+    title=T("check that the nodes reach each other on any port", "确认节点之间任意端口都能互通"),
+    why=T(
+        "NCCL and gloo use random ports above 1024; a firewall between the nodes must let them through.",
+        "NCCL 和 gloo 使用 1024 以上的随机端口，节点之间的防火墙必须放行。",
+    ),
+    command="nc -l 29511 &  # here, then on the other node: nc -zv THIS_NODE_IP 29511",
+)
+SHM_CHECK = Remedy(
+    slug="shm-size-check",
+    kind="check",
+    title=T("look at the size of /dev/shm", "看 /dev/shm 有多大"),
+    why=T(
+        "NCCL shares buffers of ranks on one node through /dev/shm; docker gives it 64 MiB unless told otherwise (--shm-size=16g or --ipc=host).",
+        "同一节点的 rank 通过 /dev/shm 共享缓冲区；docker 默认只给 64 MiB（用 --shm-size=16g 或 --ipc=host 调大）。",
+    ),
+    command="df -h /dev/shm; ulimit -l",
+)
+P2P_OFF = Remedy(
+    slug="nccl-p2p-off",
+    kind="env",
+    title=T("switch peer-to-peer copies off to compare", "关掉 P2P 拷贝做对比"),
+    why=T(
+        "If it works then, direct copies between the GPUs are broken (IOMMU, PCIe ACS, virtualisation). Use --disable-custom-all-reduce with it: that kernel needs the same path.",
+        "如果这样能跑，就是 GPU 之间的直接拷贝有问题（IOMMU、PCIe ACS、虚拟化）。要同时加 --disable-custom-all-reduce，那个内核走同一条路。",
+    ),
+    forms=(Form("NCCL_P2P_DISABLE", "1"),),
+    cost=T("slower collectives", "集合通信变慢"),
+    unless=_one_rank,
+    source="NCCL documentation, troubleshooting: GPU direct",
+)
+ACS = Remedy(
+    slug="pcie-acs-off",
+    kind="check",
+    title=T("check IOMMU and PCIe ACS", "检查 IOMMU 和 PCIe ACS"),
+    why=T(
+        "With ACS on, peer-to-peer copies go through the root complex and can hang. Disable ACS (BIOS, or setpci) and start the kernel with iommu=pt; on AMD hosts amd_iommu=off.",
+        "ACS 打开时，P2P 拷贝要绕过根复合体，可能卡死。请在 BIOS 里或用 setpci 关闭 ACS（disable ACS），内核参数加 iommu=pt；AMD 主机用 amd_iommu=off。",
+    ),
+    command="sudo lspci -vvv | grep -i acsctl | grep -c SrcValid+; cat /proc/cmdline; nvidia-smi topo -m",
+    source="NCCL documentation, troubleshooting: PCI access control services (ACS)",
+)
+CUMEM_OFF = Remedy(
+    slug="nccl-cumem-off",
+    kind="env",
+    title=T("turn NCCL's cuMem allocations off to compare", "关掉 NCCL 的 cuMem 分配做对比"),
+    why=T(
+        "NCCL asks the driver for memory through the cuMem interface, which some containers and GPU-sharing shims don't support. vLLM up to 0.9 turned it off by itself, later releases leave it on.",
+        "NCCL 通过 cuMem 接口申请内存，有些容器和 GPU 共享垫片不支持。vLLM 0.9 及以前会自动关掉，之后的版本不再干预。",
+    ),
+    forms=(Form("NCCL_CUMEM_ENABLE", "0"),),
+    source="NCCL documentation; vLLM source 0.8.5 to 0.10.1.1",
+)
+DRIVER_FOR_PTX = Remedy(
+    slug="driver-for-toolkit",
+    kind="check",
+    title=T("compare the driver with the CUDA version of torch and NCCL", "对比驱动版本与 torch、NCCL 的 CUDA 版本"),
+    why=T(
+        "`nvidia-smi` shows the newest CUDA version the driver knows. If torch or NCCL was built for a newer one, update the driver or install builds for the older CUDA version.",
+        "`nvidia-smi` 显示驱动支持的最高 CUDA 版本。torch 或 NCCL 是为更新的 CUDA 编译的话，就升级驱动，或者改装旧 CUDA 的版本。",
+    ),
+    command='nvidia-smi | grep -i "cuda version"; python -c "import torch; print(torch.version.cuda, torch.cuda.nccl.version())"; pip list | grep -i nccl',
+)
+COMPAT_LIBRARY = Remedy(
+    slug="cuda-compat",
+    kind="check",
+    title=T("in a container: use the cuda-compat library of the image", "容器里：使用镜像自带的 cuda-compat 库"),
+    why=T(
+        "On data-centre GPUs the forward compatibility package lets an older driver run a newer CUDA toolkit.",
+        "数据中心 GPU 可以用前向兼容包，让旧驱动运行较新的 CUDA。",
+    ),
+    command="ls /usr/local/cuda/compat 2>/dev/null; ldconfig -p | grep libcuda.so",
+    source="NVIDIA documentation: CUDA compatibility",
+)
+NCCL_VERSIONS = Remedy(
+    slug="one-nccl-version",
+    kind="check",
+    title=T("make sure that one NCCL is loaded on every rank", "确认每个 rank 只加载同一个 NCCL"),
+    why=T(
+        "A second libnccl on LD_LIBRARY_PATH or in VLLM_NCCL_SO_PATH, or another version on another node, is refused as invalid usage.",
+        "LD_LIBRARY_PATH 或 VLLM_NCCL_SO_PATH 里的另一个 libnccl，或另一台机器上的不同版本，会被当作 invalid usage 拒绝。",
+    ),
+    command='pip list | grep -i nccl; echo "$LD_LIBRARY_PATH $VLLM_NCCL_SO_PATH"; ldconfig -p | grep nccl',
+)
+ONE_GPU_PER_RANK = Remedy(
+    slug="one-gpu-per-rank",
+    kind="check",
+    title=T("give each rank its own GPU", "让每个 rank 独占一块 GPU"),
+    why=T(
+        "Look at which device each rank takes: with data parallelism the ranks need data_parallel_size x tensor_parallel_size GPUs, and CUDA_VISIBLE_DEVICES must list them all.",
+        "看每个 rank 用的是哪块卡：数据并行需要 data_parallel_size × tensor_parallel_size 块 GPU，CUDA_VISIBLE_DEVICES 要把它们都列出来。",
+    ),
+    command='echo "$CUDA_VISIBLE_DEVICES"; nvidia-smi --query-compute-apps=pid,gpu_bus_id,used_memory --format=csv',
+)
+NO_EXPANDABLE_SEGMENTS = Remedy(
+    slug="no-expandable-segments",
+    kind="command",
+    title=T(
+        "remove expandable_segments:True from the allocator settings", "去掉分配器设置里的 expandable_segments:True"
+    ),
+    why=T(
+        "With expandable segments PyTorch's memory can't be opened by the other ranks, and the custom all-reduce kernel aborts. The hint that PyTorch prints with every OOM is what puts the setting there.",
+        "开启 expandable segments 后，其他 rank 打不开 PyTorch 的显存，自定义 all-reduce 内核就会中止。很多人是照着 PyTorch 每次 OOM 打印的提示加上的。",
+    ),
+    command="unset PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF",
+    source="vllm#42609, vllm#49101, vllm#56180; fixed by vllm#56193",
+)
+NO_CUSTOM_ALL_REDUCE = Remedy(
+    slug="no-custom-all-reduce",
+    kind="flag",
+    title=T("let NCCL do the all-reduce instead of vLLM's own kernel", "不用 vLLM 自带的内核，让 NCCL 做 all-reduce"),
+    why=T(
+        "It takes the kernel that aborted out of the path, whatever the reason was.",
+        "无论原因是什么，都绕开了中止的那个内核。",
+    ),
+    forms=(Form("--disable-custom-all-reduce"),),
+    cost=T("a little slower decoding with tensor parallelism", "张量并行时解码略慢"),
+    unless=_custom_all_reduce_is_off,
+    source="vLLM engine arguments (all of 0.8.5 to 0.33.0)",
+)
+UPGRADE_CUSTOM_AR = Remedy(
+    slug="upgrade-custom-all-reduce",
+    kind="upgrade",
+    title=T(
+        "a release in which vLLM checks for expandable segments itself", "换用会自行检查 expandable segments 的版本"
+    ),
+    why=T("PR #56193 makes both work together.", "PR #56193 让两者可以共存。"),
+    source="vllm#56193",
+)
+RANK_BEHIND = Remedy(
+    slug="find-the-rank-behind",
+    kind="collect",
+    title=T("find the rank that did not arrive", "找出没有到场的 rank"),
+    why=T(
+        "Take the stacks of all workers while they hang: one stands elsewhere than the others.",
+        "趁卡住时抓所有 worker 的栈：有一个和其他的停在不同的地方。",
+    ),
+    command="for p in $(pgrep -f 'VLLM::Worker'); do py-spy dump --pid $p; done",
+)
+LONGER_COLLECTIVE = Remedy(
+    slug="longer-collective-timeout",
+    kind="flag",
+    title=T(
+        "only if the ranks were really still busy: a longer limit for collectives",
+        "只有 rank 确实还在忙时：放宽集合通信的时限",
+    ),
+    why=T(
+        "The default is PyTorch's 600 s. A rank that is stuck stays stuck.",
+        "默认是 PyTorch 的 600 秒。真卡住的 rank 等多久都没用。",
+    ),
+    forms=(Form("--distributed-timeout-seconds", "1800", since="0.18.0"),),
+    cost=T("a real hang is noticed later", "真的卡死时会更晚才发现"),
+    source="vLLM parallel configuration, 0.18.0 and later",
+)
+OTHER_RANKS = Remedy(
+    slug="read-the-other-ranks",
+    kind="collect",
+    title=T("read the logs of all other ranks and nodes around this time", "查看这一时刻其他所有 rank 和节点的日志"),
+    why=T(
+        "The rank that reports is the survivor. Give all logs to the diagnosis together: the earliest error is the cause.",
+        "报错的是活下来的 rank。把所有日志一起交给诊断：最早的错误才是原因。",
+    ),
+    command="lifesign diagnose node0.log node1.log",
+)
+KERNEL_LOG = Remedy(
+    slug="kernel-log",
+    kind="collect",
+    title=T("look whether the kernel ended the peer", "看看是不是内核结束了对端进程"),
+    why=T("A process that was killed leaves no word in vLLM's log.", "被杀掉的进程在 vLLM 日志里不会留下任何痕迹。"),
+    command='dmesg -T | grep -iE "oom|killed process|xid|segfault" | tail -20',
+)
+NEWER_NCCL = Remedy(
+    slug="newer-nccl",
+    kind="upgrade",
+    title=T("a newer NCCL or vLLM", "换用更新的 NCCL 或 vLLM"),
+    why=T(
+        "Crashes in NCCL's pool and proxy threads were fixed in later releases; the version in use stands in the line `vLLM is using nccl==`.",
+        "NCCL 内存池和代理线程的崩溃在后来的版本中修复过；当前版本见日志里的 `vLLM is using nccl==`。",
+    ),
+    command="pip install -U nvidia-nccl-cu12",
+)
+PRELOAD = Remedy(
+    slug="no-gpu-sharing-shim",
+    kind="check",
+    title=T("look for a GPU-sharing shim (vGPU) in LD_PRELOAD", "看 LD_PRELOAD 里有没有 GPU 共享垫片（vGPU）"),
+    why=T(
+        "Libraries such as libvgpu.so intercept CUDA memory calls and don't know the newer ones that NCCL uses.",
+        "libvgpu.so 之类的库会拦截 CUDA 内存调用，不认识 NCCL 用的新接口。",
+    ),
+    command='echo "$LD_PRELOAD"; cat /etc/ld.so.preload',
+)
+CORE_DUMP = Remedy(
+    slug="core-dump",
+    kind="collect",
+    title=T("keep a core dump and the NCCL debug log", "保留 core dump 和 NCCL 调试日志"),
+    why=T("The frames inside libnccl say which part crashed.", "libnccl 内部的帧能说明哪一部分崩溃。"),
+    command="ulimit -c unlimited; export PYTHONFAULTHANDLER=1 NCCL_DEBUG=INFO",
+)
+INIT_SEGFAULT = (PRELOAD, CUMEM_OFF, ALL_REDUCE_TEST, NCCL_DEBUG, NEWER_NCCL, CORE_DUMP)
+SAME_CONFIG = Remedy(
+    slug="same-version-and-flags",
+    kind="check",
+    title=T("start all ranks with the same vLLM version and flags", "所有 rank 使用相同的 vLLM 版本和参数"),
+    why=T(
+        "Differences (expert parallelism, EPLB, graph modes, scheduler limits) make the ranks issue different collectives.",
+        "参数不同（专家并行、EPLB、图模式、调度上限）会让各 rank 发出不同的集合操作。",
+    ),
+    command="vllm --version",
+)
+HCCN_CHECK = Remedy(
+    slug="hccn-check",
+    kind="check",
+    title=T("check the device network of every NPU", "检查每个 NPU 的设备网络"),
+    why=T(
+        "hccn_tool shows whether each device has an IP, its link is up, and it reaches its peer.",
+        "hccn_tool 能看出每个设备有没有 IP、链路是否正常、能否到达对端。",
+    ),
+    command="for i in 0 1 2 3 4 5 6 7; do hccn_tool -i $i -ip -g; hccn_tool -i $i -link -g; hccn_tool -i $i -net_health -g; done",
+    source="Ascend documentation: hccn_tool",
+)
+HCCL_IFNAME = Remedy(
+    slug="hccl-interface",
+    kind="env",
+    title=T("name the host interface for HCCL", "给 HCCL 指定主机网卡"),
+    why=T(
+        "HCCL opens its first sockets over the host network; set HCCL_SOCKET_IFNAME (or HCCL_IF_IP to the node's own address) on every node, and let the firewall pass.",
+        "HCCL 先通过主机网络建立 socket；各节点设置 HCCL_SOCKET_IFNAME（或把 HCCL_IF_IP 设为本机地址），并放行防火墙。",
+    ),
+    forms=(Form("HCCL_SOCKET_IFNAME", "eth0"),),
+    source="Ascend documentation: HCCL environment variables",
+)
+HCCL_CONNECT_TIMEOUT = Remedy(
+    slug="hccl-connect-timeout",
+    kind="env",
+    title=T("give slow ranks longer to connect", "给启动慢的 rank 更长的建连时间"),
+    why=T(
+        "The default is 120 s, counted from the first rank; loading weights at different speeds is enough to pass it.",
+        "默认 120 秒，从第一个 rank 开始算；各 rank 加载权重快慢不一就可能超时。",
+    ),
+    forms=(Form("HCCL_CONNECT_TIMEOUT", "600"),),
+    source="Ascend documentation: HCCL environment variables",
+)
+HCCL_EXEC_TIMEOUT = Remedy(
+    slug="hccl-exec-timeout",
+    kind="env",
+    title=T(
+        "only for ranks that are slow, not dead: HCCL's operation limit", "仅当 rank 只是慢而没有死：HCCL 的操作时限"
+    ),
+    why=T("The default is 1836 s.", "默认 1836 秒。"),
+    forms=(Form("HCCL_EXEC_TIMEOUT", "3000"),),
+    source="Ascend documentation: HCCL environment variables",
+)
+STEP_TIMEOUT_NPU = Remedy(
+    slug="npu-step-timeout",
+    kind="env",
+    title=T("let vLLM wait longer than HCCL does", "让 vLLM 等得比 HCCL 久"),
+    why=T(
+        "vLLM gives up a step after 300 s, HCCL names the silent rank only after 1836 s; vllm-ascend sets 3000.",
+        "vLLM 每步只等 300 秒，HCCL 要到 1836 秒才会指出没有应答的 rank；vllm-ascend 设为 3000。",
+    ),
+    forms=(Form("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "3000", since="0.9.2"),),
+    source="vllm-ascend#13233",
+)
+HCCL_310P = Remedy(
+    slug="hccl-310p-ranks",
+    kind="check",
+    title=T(
+        "on 310P: check that the card supports communication between these chips", "310P：确认这些芯片之间支持通信"
+    ),
+    why=T(
+        "300I Duo cards carry two chips; tensor parallelism over several cards needs the right rank table and driver.",
+        "300I Duo 每卡两颗芯片；跨卡张量并行需要正确的 rank table 和驱动。",
+    ),
+    command="npu-smi info -t topo; npu-smi info",
+)
+XPU_ONE_CARD = Remedy(
+    slug="xpu-one-card",
+    kind="flag",
+    title=T("prove it with one card", "用单卡验证"),
+    why=T("If one card works, the communication is to blame.", "单卡能跑，问题就在通信。"),
+    forms=(Form("--tensor-parallel-size", "1"),),
+    cost=T("the model must fit on one card", "模型要放得进单卡"),
+)
+XPU_IMAGE = Remedy(
+    slug="xpu-older-image",
+    kind="upgrade",
+    title=T(
+        "another image or driver: reports name intel vLLM 1.3 as working where 1.4 fails",
+        "换镜像或驱动：有报告称 intel vLLM 镜像 1.3 正常而 1.4 失败",
+    ),
+    why=T(
+        "oneCCL, the level-zero runtime and the kernel driver must fit together; downgrade to the last image that worked.",
+        "oneCCL、level-zero 运行时和内核驱动要互相匹配；先退回上一个能用的镜像。",
+    ),
+)
+CCL_VARIABLES = Remedy(
+    slug="ccl-transport",
+    kind="env",
+    title=T("let oneCCL report, and try its other exchange", "让 oneCCL 输出日志，并换一种句柄交换方式"),
+    why=T(
+        "CCL_LOG_LEVEL=info shows the topology; CCL_ZE_IPC_EXCHANGE=sockets avoids pidfd/drmfd.",
+        "CCL_LOG_LEVEL=info 显示拓扑；CCL_ZE_IPC_EXCHANGE=sockets 可绕开 pidfd/drmfd。",
+    ),
+    forms=(Form("CCL_ZE_IPC_EXCHANGE", "sockets"),),
+    source="oneCCL documentation: environment variables",
+)
+NO_FLASHINFER_AR = Remedy(
+    slug="no-flashinfer-all-reduce",
+    kind="env",
+    title=T("turn FlashInfer's all-reduce off", "关掉 FlashInfer 的 all-reduce"),
+    why=T("NCCL takes over; on by default from 0.29.", "由 NCCL 接手；0.29 起默认开启。"),
+    forms=(Form("VLLM_ALLREDUCE_USE_FLASHINFER", "0"),),
+    source="vLLM environment variables",
+)
+NO_AR_FUSION = Remedy(
+    slug="no-all-reduce-fusion",
+    kind="flag",
+    title=T("turn the fused all-reduce + norm pass off", "关掉 all-reduce 与 norm 的融合"),
+    why=T("The fusion pass asks for the same workspace.", "融合 pass 要用同一块工作区。"),
+    forms=(
+        Form("--compilation-config", '{"pass_config": {"fuse_allreduce_rms": false}}', since="0.13.0"),
+        Form("--compilation-config", '{"pass_config": {"enable_fi_allreduce_fusion": false}}', until="0.12.0"),
+    ),
+    source="vLLM compilation configuration: pass_config",
+)
+IMEX = Remedy(
+    slug="imex-channel",
+    kind="check",
+    title=T("check the NVLink fabric and the IMEX channel in the container", "检查 NVLink fabric 和容器内的 IMEX 通道"),
+    why=T(
+        "Multi-node NVLink needs the IMEX daemon and a channel device inside the container.",
+        "多节点 NVLink 需要 IMEX 守护进程，容器里也要有通道设备。",
+    ),
+    command="nvidia-smi -q | grep -A3 -i fabric; ls -l /dev/nvidia-caps-imex-channels",
+)
+NO_SYMM_MEM = Remedy(
+    slug="no-symmetric-memory",
+    kind="env",
+    title=T("turn symmetric-memory all-reduce off", "关掉对称内存 all-reduce"),
+    why=T("It exists from 0.10.2 and is on by default from 0.11.0.", "0.10.2 引入，0.11.0 起默认开启。"),
+    forms=(Form("VLLM_ALLREDUCE_USE_SYMM_MEM", "0", since="0.10.2"),),
+    source="vLLM environment variables",
+)
+OTHER_ALL2ALL = Remedy(
+    slug="other-all2all",
+    kind="flag",
+    title=T("another all-to-all back end", "换一个 all-to-all 后端"),
+    why=T(
+        "It needs neither DeepEP nor NVSHMEM; if it works, the RDMA set-up is at fault.",
+        "不需要 DeepEP 和 NVSHMEM；如果它能跑，问题就在 RDMA 环境。",
+    ),
+    forms=(
+        Form("--all2all-backend", "allgather_reducescatter", since="0.11.1"),
+        Form("VLLM_ALL2ALL_BACKEND", "naive", until="0.11.0"),
+    ),
+    cost=T("slower expert parallelism", "专家并行变慢"),
+)

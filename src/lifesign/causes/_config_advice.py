@@ -1,0 +1,242 @@
+"""What to do about a refused setting: the advice of user-config, some of it built from the numbers in the message."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lifesign.causes import _reading as reading
+from lifesign.remedies.model import Form, Remedy
+from lifesign.text import T
+
+LINT = Remedy(
+    slug="lint-command",
+    kind="check",
+    title=T("check the whole command line against this release", "对照这个版本检查整条命令行"),
+    why=T(
+        "It names flags and variables that this release doesn't have, with the right name.",
+        "会列出这个版本没有的参数和变量，并给出正确名称。",
+    ),
+    command="lifesign lint -- vllm serve MODEL ...",
+)
+FLAG_HELP = Remedy(
+    slug="flag-help",
+    kind="check",
+    title=T("look up the option in this release's help", "在这个版本的帮助里查该选项"),
+    why=T(
+        "From 0.10 `--help=all` lists every flag; `--help=max` searches by name.",
+        "0.10 起 `--help=all` 列出全部参数，`--help=max` 可按名称搜索。",
+    ),
+    command="vllm serve --help=all | grep -i NAME",
+)
+JSON_QUOTES = Remedy(
+    slug="json-quotes",
+    kind="check",
+    title=T("JSON values: single quotes outside, double quotes inside", "JSON 值：外面用单引号，里面用双引号"),
+    why=T(
+        "The shell, YAML and Windows eat quotes in different ways.", "shell、YAML 和 Windows 处理引号的方式各不相同。"
+    ),
+    command='vllm serve MODEL --compilation-config \'{"cudagraph_mode": "NONE"}\'',
+)
+READ_MESSAGE = Remedy(
+    slug="change-the-named-setting",
+    kind="check",
+    title=T("change or remove the setting that the message names", "修改或去掉报错里提到的设置"),
+    why=T("The sentence in the proof line says what is allowed.", "证据行的那句话说明了允许的取值。"),
+)
+SHORTER = Remedy(
+    slug="model-length",
+    kind="flag",
+    title=T("ask for a length that the model supports", "把长度设为模型支持的值"),
+    why=T(
+        "Or leave --max-model-len out: vLLM then takes the model's own limit.",
+        "也可以不写 --max-model-len，vLLM 会采用模型自己的上限。",
+    ),
+    forms=(Form("--max-model-len", "{value}"),),
+)
+ROPE = Remedy(
+    slug="rope-scaling",
+    kind="check",
+    title=T(
+        "only for models made for it: extend the context with RoPE scaling",
+        "仅适用于支持的模型：用 RoPE 缩放扩展上下文",
+    ),
+    why=T(
+        "The model card gives the factor; it goes into config.json or --hf-overrides. VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 alone only hides the check and gives wrong output.",
+        "模型卡会给出系数，写进 config.json 或 --hf-overrides。只设 VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 只是绕过检查，输出会出错。",
+    ),
+    command="grep -nE 'max_position_embeddings|rope_' /PATH/TO/MODEL/config.json",
+)
+LENGTH_OUT = Remedy(
+    slug="leave-length-out",
+    kind="check",
+    title=T("leave --max-model-len out", "去掉 --max-model-len"),
+    why=T(
+        "vLLM derives the length from config.json (max_position_embeddings).",
+        "vLLM 会从 config.json（max_position_embeddings）得出长度。",
+    ),
+)
+MAX_MODEL_LEN = (LENGTH_OUT, ROPE)
+
+
+def for_length(derived: str, line: int) -> tuple[Remedy, ...]:
+    """The advice for a context that is too long, with the derived length as the value."""
+    how = T("the length that the model's configuration gives", "模型配置给出的长度")
+    return (reading.with_value(SHORTER, derived, how, line), LENGTH_OUT, ROPE)
+
+
+MORE_BATCHED_TOKENS = Remedy(
+    slug="raise-token-budget",
+    kind="check",
+    title=T(
+        "raise --max-num-batched-tokens to at least --max-model-len, or lower the length",
+        "把 --max-num-batched-tokens 提到不小于 --max-model-len，或缩短长度",
+    ),
+    why=T("It must also be at least --max-num-seqs.", "它还必须不小于 --max-num-seqs。"),
+)
+CHUNKED_PREFILL = Remedy(
+    slug="chunked-prefill",
+    kind="flag",
+    title=T("or allow chunked prefill", "或者打开分块预填充"),
+    why=T("Long prompts are then split over several steps.", "长提示会分成多步处理。"),
+    forms=(Form("--enable-chunked-prefill"),),
+)
+COUNT_GPUS = Remedy(
+    slug="count-gpus",
+    kind="check",
+    title=T("count the GPUs that this process sees", "数一数该进程看到几块 GPU"),
+    why=T("Container limits and CUDA_VISIBLE_DEVICES decide.", "由容器限制和 CUDA_VISIBLE_DEVICES 决定。"),
+    command='echo "[$CUDA_VISIBLE_DEVICES]"; python -c "import torch; print(torch.cuda.device_count())"',
+)
+TP_TO_GPUS = Remedy(
+    slug="ranks-to-gpus",
+    kind="check",
+    title=T("set --tensor-parallel-size to that number or less", "把 --tensor-parallel-size 设成不超过这个数"),
+    why=T("It must also divide the number of attention heads.", "它还要能整除注意力头数。"),
+)
+RAY_OR_NNODES = Remedy(
+    slug="several-nodes",
+    kind="check",
+    title=T("for several nodes: say so", "多机：要显式说明"),
+    why=T(
+        "Use --distributed-executor-backend ray on a ray cluster, or from 0.11.1 --nnodes with --node-rank and --master-addr.",
+        "在 ray 集群上用 --distributed-executor-backend ray；0.11.1 起也可用 --nnodes 配合 --node-rank 和 --master-addr。",
+    ),
+)
+DP_OPTIONS = Remedy(
+    slug="data-parallel-options",
+    kind="check",
+    title=T(
+        "make --data-parallel-size, -size-local, -rank and the load-balancing mode agree",
+        "让 --data-parallel-size、-size-local、-rank 与负载均衡模式保持一致",
+    ),
+    why=T(
+        "One external rank per engine (--data-parallel-rank), or one launcher for all local ranks (--data-parallel-size-local), not both. Dense models need no data-parallel group: start independent servers.",
+        "要么每个引擎一个外部 rank（--data-parallel-rank），要么一个启动器管理本机所有 rank（--data-parallel-size-local），不能混用。稠密模型不需要数据并行组，直接起多个独立服务即可。",
+    ),
+)
+DIVIDING_TP = Remedy(
+    slug="dividing-tp",
+    kind="check",
+    title=T(
+        "choose a --tensor-parallel-size that divides the number of heads (1, 2, 4, 8 ...)",
+        "选能整除注意力头数的 --tensor-parallel-size（1、2、4、8……）",
+    ),
+    why=T(
+        "The head count stands in config.json as num_attention_heads.", "头数在 config.json 的 num_attention_heads 里。"
+    ),
+    command="grep -nE 'num_attention_heads|num_key_value_heads|vocab_size' /PATH/TO/MODEL/config.json",
+)
+PIPELINE = Remedy(
+    slug="pipeline-parallel",
+    kind="flag",
+    title=T("use an odd number of GPUs by pipeline parallelism", "GPU 数不整除时用流水线并行"),
+    why=T("It splits by layers, not by heads.", "它按层切分，不按头切分。"),
+    forms=(Form("--pipeline-parallel-size", "3"),),
+)
+VISIBLE_DEVICES = Remedy(
+    slug="visible-devices",
+    kind="check",
+    title=T("compare the device numbers with CUDA_VISIBLE_DEVICES", "核对设备编号与 CUDA_VISIBLE_DEVICES"),
+    why=T(
+        "Inside the process devices are numbered from 0 again. Set the variable once, before everything, in the same way for all ranks; under ray leave it to ray.",
+        "进程内部的编号从 0 重新开始。该变量要在最前面统一设置一次；使用 ray 时交给 ray 设置。",
+    ),
+    command='echo "[$CUDA_VISIBLE_DEVICES] [$HIP_VISIBLE_DEVICES]"; nvidia-smi -L',
+)
+MAX_LORA_RANK = Remedy(
+    slug="max-lora-rank",
+    kind="check",
+    title=T(
+        "start with a larger --max-lora-rank (the adapter's `r`)", "启动时加大 --max-lora-rank（等于适配器的 `r`）"
+    ),
+    why=T(
+        "Allowed are 8, 16, 32, 64, 128, 256, 320 and 512 in most releases.",
+        "多数版本允许 8、16、32、64、128、256、320、512。",
+    ),
+    command="grep '\"r\"' /PATH/TO/ADAPTER/adapter_config.json",
+)
+MAMBA = Remedy(
+    slug="mamba-prefix-caching",
+    kind="flag",
+    title=T("switch prefix caching on, or leave --mamba-block-size out", "打开前缀缓存，或去掉 --mamba-block-size"),
+    why=T("Without prefix caching there is nothing to size.", "没有前缀缓存时这个参数没有意义。"),
+    forms=(Form("--enable-prefix-caching"),),
+)
+FAULT_TOLERANCE = Remedy(
+    slug="fault-tolerance",
+    kind="check",
+    title=T(
+        "drop --enable-fault-tolerance, or add --data-parallel-external-lb / --data-parallel-rank",
+        "去掉 --enable-fault-tolerance，或加上 --data-parallel-external-lb / --data-parallel-rank",
+    ),
+    why=T(
+        "vLLM's own fault tolerance restarts nothing; it needs data parallelism above 1 behind an external load balancer, with one API server process.",
+        "vLLM 自带的容错不会重启任何东西；它要求外部负载均衡、数据并行大于 1，且只有一个 API server 进程。",
+    ),
+    source="vLLM 0.27 to 0.33 source; measured with 0.32",
+)
+SPECULATIVE = Remedy(
+    slug="speculative-settings",
+    kind="check",
+    title=T(
+        "correct --speculative-config as the message says, or start without it to compare",
+        "按报错修改 --speculative-config，或先去掉它做对比",
+    ),
+    why=T(
+        "The number of draft tokens must fit the draft model; some methods exclude other options.",
+        "草稿 token 数要与草稿模型匹配；有些方法与其他选项互斥。",
+    ),
+)
+BACKEND_AUTO = Remedy(
+    slug="backend-auto",
+    kind="check",
+    title=T("let vLLM choose the attention backend", "让 vLLM 自己选择注意力后端"),
+    why=T(
+        "Remove --attention-backend (0.13 and later) or VLLM_ATTENTION_BACKEND (read up to 0.12), and then the option that the reasons name.",
+        "去掉 --attention-backend（0.13 起）或 VLLM_ATTENTION_BACKEND（0.12 及以前有效），再看报错列出的原因调整。",
+    ),
+)
+KV_DTYPE_AUTO = Remedy(
+    slug="kv-dtype-auto",
+    kind="flag",
+    title=T("use the default type for the KV cache", "KV cache 使用默认类型"),
+    why=T("FP8 and FP4 caches are supported by few back ends.", "FP8、FP4 的缓存只有少数后端支持。"),
+    forms=(Form("--kv-cache-dtype", "auto"),),
+)
+UNSET_VARIABLE = Remedy(
+    slug="fix-variable",
+    kind="command",
+    title=T("correct or unset the environment variable", "修正或清除这个环境变量"),
+    why=T(
+        "In Kubernetes a service called `vllm` injects VLLM_PORT=tcp://...: rename the service, or set the variable yourself.",
+        "在 Kubernetes 里，名为 `vllm` 的 service 会注入 VLLM_PORT=tcp://...：改掉 service 名，或自己设置这个变量。",
+    ),
+    command="env | grep ^VLLM_",
+)
+BAD_ENV = (UNSET_VARIABLE,)
+
+
+def for_variable(name: str) -> tuple[Remedy, ...]:
+    """The advice for one named environment variable."""
+    named = replace(UNSET_VARIABLE, title=T(f"correct or unset {name}", f"修正或清除 {name}"), command=f"unset {name}")
+    return (named, replace(LINT, command=f"lifesign lint --env {name}=VALUE"))

@@ -1,0 +1,276 @@
+"""What to do when the surroundings of the engine are too small or closed: the advice of host-resource."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lifesign.remedies.model import Form, Remedy
+from lifesign.text import T
+
+WHO_HAS_PORT = Remedy(
+    slug="who-has-the-port",
+    kind="check",
+    title=T("find out which process holds the port", "查哪个进程占用了端口"),
+    why=T(
+        "A left-over engine process of the last run is the usual one; end exactly that one.",
+        "多半是上次运行留下的引擎进程；只结束这一个。",
+    ),
+    command="ss -ltnp | grep ':8000 '; lifesign reap",
+)
+OTHER_PORT = Remedy(
+    slug="other-port",
+    kind="flag",
+    title=T("or listen on another port", "或换一个端口"),
+    why=T("If another process in use there is wanted, choose a free port.", "如果那个进程是需要的，就换个空闲端口。"),
+    forms=(Form("--port", "8001"),),
+)
+DISTINCT_INNER_PORT = Remedy(
+    slug="distinct-inner-ports",
+    kind="env",
+    title=T("give each engine on this machine its own port range", "让本机的每个引擎使用不同的端口段"),
+    why=T(
+        "VLLM_PORT is the first port for the engine's inner sockets; two engines with the same one collide. Leave it out and the system picks free ports. Training frameworks have a group port or MASTER_PORT of their own.",
+        "VLLM_PORT 是引擎内部套接字的起始端口，两个引擎设成一样就会冲突；不设的话系统会自动挑空闲端口。训练框架另有自己的通信组端口或 MASTER_PORT。",
+    ),
+    forms=(Form("VLLM_PORT", "29600"),),
+    source="vLLM environment variables: VLLM_PORT",
+)
+MASTER_PORT = Remedy(
+    slug="distinct-master-port",
+    kind="check",
+    title=T(
+        "check --master-port, MASTER_PORT and the group port of the framework",
+        "检查 --master-port、MASTER_PORT 以及框架的通信组端口",
+    ),
+    why=T(
+        "Every group of processes on the machine needs a distinct port, also after a restart (TIME_WAIT, left-over processes).",
+        "本机每组进程都要用不同的端口，重启后也一样（TIME_WAIT、残留进程）。",
+    ),
+    command='env | grep -E "PORT"; ss -ltnp | grep python',
+)
+
+
+def for_api_port(port: str) -> tuple[Remedy, ...]:
+    """The advice for the API server's own port."""
+    who = replace(WHO_HAS_PORT, command=f"ss -ltnp | grep ':{port or '8000'} '; lifesign reap")
+    return (who, OTHER_PORT, MASTER_PORT)
+
+
+def for_inner_port(port: str) -> tuple[Remedy, ...]:
+    """The advice for a port between the engine's processes."""
+    who = replace(WHO_HAS_PORT, command=f"ss -ltnp | grep ':{port} '; lifesign reap") if port else WHO_HAS_PORT
+    return (DISTINCT_INNER_PORT, who, MASTER_PORT)
+
+
+SHM_SIZE = Remedy(
+    slug="docker-shm-size",
+    kind="command",
+    title=T("start the container with more shared memory", "启动容器时加大共享内存"),
+    why=T(
+        "16 GiB is plenty; it is only a limit, not a reservation. In compose: shm_size: 16gb.",
+        "16 GiB 足够；这只是上限，不会预占。compose 里写 shm_size: 16gb。",
+    ),
+    command="docker run --shm-size=16g ...",
+    source="vLLM documentation: docker",
+)
+IPC_HOST = Remedy(
+    slug="docker-ipc-host",
+    kind="command",
+    title=T("or let it use the host's", "或者直接用宿主机的"),
+    why=T(
+        "The container then sees the host's /dev/shm (compose: ipc: host).",
+        "容器会看到宿主机的 /dev/shm（compose 写 ipc: host）。",
+    ),
+    command="docker run --ipc=host ...",
+    source="vLLM documentation: docker",
+)
+SHM_KUBERNETES = Remedy(
+    slug="kubernetes-shm",
+    kind="command",
+    title=T("in Kubernetes: mount a memory volume at /dev/shm", "Kubernetes：在 /dev/shm 挂载内存卷"),
+    why=T(
+        "emptyDir with medium: Memory and a sizeLimit; it counts as memory of the pod.",
+        "emptyDir，medium: Memory，并设 sizeLimit；它计入 pod 的内存。",
+    ),
+    command="kubectl patch ... # volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 16Gi}}], mountPath: /dev/shm",
+)
+SHM_LEFTOVERS = Remedy(
+    slug="shm-leftovers",
+    kind="check",
+    title=T("look for left-over segments of dead engines", "清理已死引擎留下的共享段"),
+    why=T("Killed engines leave psm_* and nccl-* files behind.", "被杀的引擎会留下 psm_*、nccl-* 文件。"),
+    command="df -h /dev/shm; ls -l /dev/shm | head; lifesign reap",
+)
+IPC_SHARED = Remedy(
+    slug="one-ipc-namespace",
+    kind="command",
+    title=T("put the processes into one IPC namespace", "让这些进程处于同一个 IPC 命名空间"),
+    why=T(
+        "All containers of one engine need --ipc=host, or --ipc=container:NAME of the first one; in Kubernetes one shared memory volume at /dev/shm.",
+        "同一个引擎的容器都用 --ipc=host，或 --ipc=container:第一个容器名；Kubernetes 里共用一个挂在 /dev/shm 的内存卷。",
+    ),
+    command="docker run --ipc=host ...",
+)
+NCCL_SHM_OFF = Remedy(
+    slug="nccl-shm-off",
+    kind="env",
+    title=T("or keep NCCL from using shared memory", "或者不让 NCCL 用共享内存"),
+    why=T("NCCL then uses sockets between the containers.", "NCCL 会改用容器之间的套接字。"),
+    forms=(Form("NCCL_SHM_DISABLE", "1"),),
+    cost=T("slower collectives on one machine", "单机集合通信变慢"),
+    source="NCCL documentation, environment variables",
+)
+WRITABLE_HOME = Remedy(
+    slug="writable-home",
+    kind="env",
+    title=T("give the process a HOME that it may write to", "给进程一个可写的 HOME"),
+    why=T("A random user id in a container often has HOME=/.", "容器里随机分配的用户 ID 常常 HOME=/。"),
+    forms=(Form("HOME", "/tmp/home"),),
+)
+CACHE_DIRS = Remedy(
+    slug="cache-folders",
+    kind="command",
+    title=T("or move the caches", "或者把缓存挪走"),
+    why=T("Each library has a variable for its cache folder.", "每个库都有指定缓存目录的变量。"),
+    command="export VLLM_CACHE_ROOT=/tmp/vllm TRITON_CACHE_DIR=/tmp/triton TORCHINDUCTOR_CACHE_DIR=/tmp/inductor HF_HOME=/tmp/hf XDG_CACHE_HOME=/tmp/cache",
+    source="vLLM environment variables; PyTorch and Triton documentation",
+)
+OWNER = Remedy(
+    slug="owner-of-the-folder",
+    kind="check",
+    title=T(
+        "look who owns the path in the message, and who runs the process", "查看报错路径的属主，以及进程以谁的身份运行"
+    ),
+    why=T(
+        "Mounted volumes keep the owner of the host; SELinux may forbid access as well (mount option :z).",
+        "挂载的卷保留宿主机属主；SELinux 也可能拦截（挂载时加 :z）。",
+    ),
+    command="id; ls -ld /PATH/IN/THE/MESSAGE",
+)
+UID_WITHOUT_NAME = (
+    Remedy(
+        slug="user-name-for-uid",
+        kind="command",
+        title=T("give the user id a name", "给这个用户 ID 一个名字"),
+        why=T(
+            "Setting USER or LOGNAME is enough for getpass; an entry in /etc/passwd satisfies everything.",
+            "设置 USER 或 LOGNAME 就够 getpass 用了；在 /etc/passwd 里加一条则一劳永逸。",
+        ),
+        command="export USER=vllm LOGNAME=vllm HOME=/tmp/home; mkdir -p /tmp/home",
+    ),
+    Remedy(
+        slug="inductor-cache-folder",
+        kind="env",
+        title=T("or name the cache folder, so that no user name is needed", "或者指定缓存目录，这样就不需要用户名"),
+        why=T(
+            "torch only asks for the name to build this path; Triton has TRITON_CACHE_DIR.",
+            "torch 只是为了拼这个路径才查用户名；Triton 对应 TRITON_CACHE_DIR。",
+        ),
+        forms=(Form("TORCHINDUCTOR_CACHE_DIR", "/tmp/inductor"),),
+    ),
+    Remedy(
+        slug="run-as-user",
+        kind="command",
+        title=T("or run the container as a user that exists in the image", "或者以镜像里存在的用户运行容器"),
+        why=T(
+            "OpenShift assigns a random uid unless the security context says otherwise.",
+            "OpenShift 默认分配随机 uid，除非在 securityContext 里指定。",
+        ),
+        command="docker run --user 0 ...",
+    ),
+)
+PIDS_LIMIT = Remedy(
+    slug="pids-limit",
+    kind="check",
+    title=T("raise the limit on processes and threads", "提高进程和线程数上限"),
+    why=T(
+        "docker: --pids-limit=-1 and --ulimit nproc=65535; systemd: TasksMax=infinity.",
+        "docker：--pids-limit=-1 和 --ulimit nproc=65535；systemd：TasksMax=infinity。",
+    ),
+    command="ulimit -u; cat /sys/fs/cgroup/pids.max",
+)
+FEWER_THREADS = Remedy(
+    slug="fewer-threads",
+    kind="env",
+    title=T("start fewer threads per process", "每个进程少开线程"),
+    why=T("OpenMP and OpenBLAS take one thread per core otherwise.", "否则 OpenMP 和 OpenBLAS 会按核数开线程。"),
+    forms=(Form("OMP_NUM_THREADS", "8"),),
+)
+WSL_PINNED = Remedy(
+    slug="wsl-pinned-memory",
+    kind="check",
+    title=T(
+        "on WSL: give the VM more memory and update Windows and its NVIDIA driver",
+        "WSL：给虚拟机更多内存，并更新 Windows 和 NVIDIA 驱动",
+    ),
+    why=T(
+        "Under WSL only a part of the VM's memory can be pinned (page-locked); raise memory= in .wslconfig, or use a smaller --swap-space and no CPU offload.",
+        "WSL 下只有一部分虚拟机内存可以锁页（pin）；在 .wslconfig 里调大 memory=，或减小 --swap-space、不用 CPU 卸载。",
+    ),
+    command="wsl --shutdown   # after editing %UserProfile%\\.wslconfig",
+    source="NVIDIA documentation: CUDA on WSL, limitations of pinned memory",
+)
+MEMLOCK = Remedy(
+    slug="memlock-unlimited",
+    kind="command",
+    title=T("allow locked memory", "允许锁定内存"),
+    why=T(
+        "docker: --ulimit memlock=-1; systemd: LimitMEMLOCK=infinity.",
+        "docker：--ulimit memlock=-1；systemd：LimitMEMLOCK=infinity。",
+    ),
+    command="ulimit -l; docker run --ulimit memlock=-1 ...",
+)
+OTHER_BACKEND = Remedy(
+    slug="backend-without-pinned",
+    kind="flag",
+    title=T(
+        "another attention backend: FlashInfer pins buffers for every batch",
+        "换注意力后端：FlashInfer 每批都要锁页缓冲区",
+    ),
+    why=T("FLASH_ATTN needs none of these buffers.", "FLASH_ATTN 不需要这些缓冲区。"),
+    forms=(
+        Form("--attention-backend", "FLASH_ATTN", since="0.13.0"),
+        Form("VLLM_ATTENTION_BACKEND", "FLASH_ATTN", until="0.12.0"),
+    ),
+    source="vLLM knobs per release",
+)
+NATIVE_LINUX = Remedy(
+    slug="native-linux",
+    kind="check",
+    title=T("if it stays: run on native Linux instead of WSL or a vGPU", "仍然不行：改用原生 Linux，不用 WSL 或 vGPU"),
+    why=T("There pinned memory has no such limit.", "那里锁页内存没有这种限制。"),
+)
+NOFILE = Remedy(
+    slug="ulimit-nofile",
+    kind="command",
+    title=T("raise the limit on open files", "提高可打开文件数"),
+    why=T(
+        "vLLM tries to raise it to 65535 itself and warns when it may not.",
+        "vLLM 会尝试自己提到 65535，没有权限时会警告。",
+    ),
+    command="ulimit -n 65535",
+)
+NOFILE_DOCKER = Remedy(
+    slug="docker-nofile",
+    kind="command",
+    title=T("in docker and systemd: set nofile there", "docker 和 systemd：在那边设置 nofile"),
+    why=T(
+        "The shell's limit doesn't reach the service. systemd: LimitNOFILE=65535.",
+        "shell 里的设置影响不到服务。systemd：LimitNOFILE=65535。",
+    ),
+    command="docker run --ulimit nofile=65535:65535 ...",
+)
+DISK_SPACE = Remedy(
+    slug="disk-space",
+    kind="check",
+    title=T("find the full file system", "找出写满的文件系统"),
+    why=T("Look at the model cache, /tmp and the container's own layer.", "检查模型缓存、/tmp 和容器自身的层。"),
+    command='df -h / /tmp "${HF_HOME:-$HOME/.cache}"; df -i /',
+)
+MOVE_CACHE = Remedy(
+    slug="move-hf-home",
+    kind="env",
+    title=T("put the model cache on a larger disk", "把模型缓存放到更大的盘上"),
+    why=T("Downloads and xet chunks all go below HF_HOME.", "下载和 xet 分块都在 HF_HOME 下面。"),
+    forms=(Form("HF_HOME", "/data/hf"),),
+)

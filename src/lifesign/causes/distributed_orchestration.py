@@ -1,0 +1,313 @@
+"""distributed-orchestration: ranks, nodes and devices were put together wrongly, before any of them could work.
+
+Ray can't place the workers, several ranks land on one GPU, the data-parallel coordinator doesn't come up, nodes disagree
+about who they are. NCCL's `invalid usage` is the typical disguise of two ranks on one device.
+"""
+
+from __future__ import annotations
+
+from lifesign.causes import _reading as reading
+from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
+from lifesign.facts.model import Event, Life
+from lifesign.remedies.model import Form, Remedy
+from lifesign.text import T
+
+RAY_STATUS = Remedy(
+    slug="ray-status",
+    kind="check",
+    title=T("look at what the ray cluster really has", "看 ray 集群实际有哪些资源"),
+    why=T(
+        "Every node must have joined with its GPUs (`ray start --num-gpus`), and no other job may hold them.",
+        "每个节点都要带着 GPU 加入（`ray start --num-gpus`），并且没有被其他作业占用。",
+    ),
+    command="ray status; ray list nodes",
+    source="vLLM error text",
+)
+SIZES_TO_CLUSTER = Remedy(
+    slug="sizes-to-cluster",
+    kind="check",
+    title=T(
+        "make tensor-parallel x pipeline-parallel size fit the number of GPUs", "让张量并行 × 流水线并行不超过 GPU 总数"
+    ),
+    why=T(
+        "Use the number of GPUs per node for --tensor-parallel-size and the number of nodes for --pipeline-parallel-size.",
+        "--tensor-parallel-size 用每个节点的 GPU 数，--pipeline-parallel-size 用节点数。",
+    ),
+)
+DRIVER_HAS_GPU = Remedy(
+    slug="driver-has-gpu",
+    kind="check",
+    title=T(
+        "run the driver on a node that has a GPU, and give it a placement group that includes the node",
+        "在有 GPU 的节点上运行 driver，并让 placement group 包含该节点",
+    ),
+    why=T(
+        "vLLM's driver shares the first bundle; a head node without GPU can't hold it.",
+        "vLLM 的 driver 占用第一个 bundle；没有 GPU 的头节点放不下。",
+    ),
+)
+UNIQUE_IPS = Remedy(
+    slug="unique-node-ip",
+    kind="env",
+    title=T("give every node an address of its own", "每个节点使用各自的地址"),
+    why=T(
+        "VLLM_HOST_IP must be set per node, not to one value in an image or a shared script.",
+        "VLLM_HOST_IP 要按节点分别设置，不能在镜像或公共脚本里写成同一个值。",
+    ),
+    forms=(Form("VLLM_HOST_IP", "NODE_IP"),),
+    source="vLLM error text: Every node should have a unique IP address",
+)
+LONGER_PLACEMENT = Remedy(
+    slug="placement-queue",
+    kind="check",
+    title=T("end the jobs that hold the GPUs, or wait for the autoscaler", "结束占用 GPU 的作业，或等待自动扩容"),
+    why=T(
+        "A placement group that can't be met waits and then fails.", "无法满足的 placement group 会一直等，最后失败。"
+    ),
+    command="ray list placement-groups; ray list actors --filter state=ALIVE",
+)
+OWN_GPU = Remedy(
+    slug="own-gpu-per-rank",
+    kind="check",
+    title=T("give each rank its own GPU", "让每个 rank 使用自己的 GPU"),
+    why=T(
+        "Count: data-parallel size x tensor-parallel size GPUs are needed, all listed in CUDA_VISIBLE_DEVICES. A launcher (accelerate, trl, SLURM) that sets the variable to one device per process puts all ranks on the same GPU.",
+        "算一下：需要“数据并行数 × 张量并行数”块 GPU，并且都要列在 CUDA_VISIBLE_DEVICES 里。启动器（accelerate、trl、SLURM）若给每个进程只设一块，所有 rank 就会落在同一块 GPU 上。",
+    ),
+    command='echo "[$CUDA_VISIBLE_DEVICES]"; nvidia-smi --query-compute-apps=pid,gpu_bus_id,used_memory --format=csv',
+)
+RANK_VARIABLES = Remedy(
+    slug="rank-variables",
+    kind="check",
+    title=T("check local_rank and the data-parallel rank of each process", "核对每个进程的 local_rank 与数据并行 rank"),
+    why=T(
+        "The device is local rank plus data-parallel rank x tensor-parallel size; stale RANK, LOCAL_RANK or VLLM_DP_RANK variables from a launcher shift it.",
+        "设备号 = local_rank + 数据并行 rank × 张量并行数；启动器留下的 RANK、LOCAL_RANK、VLLM_DP_RANK 会让它错位。",
+    ),
+    command='env | grep -E "RANK|WORLD_SIZE|VLLM_DP"',
+)
+SMALLER_DP = Remedy(
+    slug="smaller-data-parallel",
+    kind="flag",
+    title=T("or use fewer data-parallel ranks", "或者减少数据并行数"),
+    why=T("One rank needs no assignment at all.", "只有一个 rank 就不存在分配问题。"),
+    forms=(Form("--data-parallel-size", "1"),),
+)
+COORDINATOR_TIMEOUT = Remedy(
+    slug="coordinator-timeout",
+    kind="flag",
+    title=T("give the coordinator longer to start", "给协调进程更长的启动时间"),
+    why=T(
+        "The limit was 30 s and fixed; a slow import on network storage passes it.",
+        "以前固定为 30 秒；在网络存储上导入慢就会超时。",
+    ),
+    forms=(Form("--data-parallel-coordinator-startup-timeout", "300", since="0.23.0"),),
+    source="vllm#37452, vllm#43611",
+)
+COORDINATOR_UPGRADE = Remedy(
+    slug="coordinator-upgrade",
+    kind="upgrade",
+    title=T("upgrade: later releases have a setting for this limit", "升级：后来的版本可以设置这个时限"),
+    why=T("PR #37452 and #43611 made it configurable.", "PR #37452 和 #43611 让它可配置。"),
+    source="vllm#43611",
+)
+FAST_START = Remedy(
+    slug="fast-import",
+    kind="check",
+    title=T("find out why starting a process takes so long", "查清为什么启动一个进程要这么久"),
+    why=T(
+        "Python packages on NFS, many ranks importing at once, or too few CPU cores.",
+        "Python 包放在 NFS 上、很多 rank 同时导入，或 CPU 核太少。",
+    ),
+    command="time python -c 'import vllm'",
+)
+SAME_ON_NODES = Remedy(
+    slug="same-on-all-nodes",
+    kind="check",
+    title=T(
+        "start all nodes with the same release, the same sizes and the right ranks",
+        "所有节点使用相同版本、相同并行数和正确的 rank",
+    ),
+    why=T(
+        "--data-parallel-size, --data-parallel-address and the RPC port must be equal everywhere; --data-parallel-start-rank must count on from node to node.",
+        "--data-parallel-size、--data-parallel-address 和 RPC 端口各节点要一致；--data-parallel-start-rank 要按节点递增。",
+    ),
+)
+REACH_HEAD = Remedy(
+    slug="reach-head-node",
+    kind="check",
+    title=T("check that the other nodes reach the head's address and port", "确认其他节点能连到主节点的地址和端口"),
+    why=T(
+        "Firewall, wrong interface, or a head that listens on 127.0.0.1.",
+        "防火墙、选错网卡，或主节点只监听 127.0.0.1。",
+    ),
+    command="nc -zv HEAD_IP 13345",
+)
+FEWER_LOCAL = Remedy(
+    slug="fewer-local-ranks",
+    kind="check",
+    title=T(
+        "lower --data-parallel-size-local to what the node can hold", "把 --data-parallel-size-local 降到本机能放下的数"
+    ),
+    why=T(
+        "Each local rank needs tensor-parallel size GPUs on its node.",
+        "每个本地 rank 需要“张量并行数”块 GPU，而且要在同一节点。",
+    ),
+)
+
+
+def _several_data_ranks(event: Event, life: Life) -> bool:
+    """NCCL's `invalid usage` with several data-parallel engines and no other reason above it."""
+    if life.mentions("Mismatched NCCL version", "Duplicate GPU detected") is not None:
+        return False
+    try:
+        ranks = int(str(life.config.get("data_parallel_size", "1")))
+    except ValueError:
+        ranks = 1
+    return ranks > 1 or life.mentions("EngineCore_DP1", "dp_rank=1", "DP rank 1") is not None
+
+
+def _nccl_failed(event: Event, life: Life) -> bool:
+    return life.died or life.after(event, "invalid usage", "NCCL error", "ncclInvalidUsage") is not None
+
+
+def _ended_in_placement(event: Event, life: Life) -> bool:
+    """Ray's notice that a request can't be scheduled proves something only when nothing was served after it."""
+    return not life.served
+
+
+def _refine(finding: Finding, life: Life) -> Finding | None:
+    if "Value error," in finding.event.text:
+        return reading.cite(finding, "Value error,")
+    return finding
+
+
+SUBTYPES = {
+    "ray-placement": Subtype(
+        T("ray could not place the workers on the cluster's GPUs", "ray 无法把 worker 放到集群的 GPU 上"),
+        T(
+            "The cluster has fewer free GPUs, or in other places, than the parallel sizes ask for.",
+            "集群里空闲的 GPU 不够，或者所在的节点不对，满足不了并行数的要求。",
+        ),
+        (RAY_STATUS, SIZES_TO_CLUSTER, DRIVER_HAS_GPU, UNIQUE_IPS, LONGER_PLACEMENT),
+    ),
+    "dp-device-assignment": Subtype(
+        T(
+            "several ranks were put on the same GPU, or on one that isn't there",
+            "多个 rank 被分到同一块 GPU，或分到不存在的 GPU",
+        ),
+        T(
+            "NCCL refuses two ranks on one device (`Duplicate GPU detected`, `invalid usage`). The ranks' device numbers overlap or exceed CUDA_VISIBLE_DEVICES.",
+            "NCCL 不允许两个 rank 共用一块设备（`Duplicate GPU detected`、`invalid usage`）。各 rank 的设备号重叠，或超出 CUDA_VISIBLE_DEVICES。",
+        ),
+        (OWN_GPU, RANK_VARIABLES, FEWER_LOCAL, SMALLER_DP),
+    ),
+    "dp-coordinator-timeout": Subtype(
+        T("the data-parallel coordinator did not start in time", "数据并行协调进程没有按时启动"),
+        T(
+            "The front end waits for the coordinator to report its addresses; the process was slow or failed.",
+            "前端等待协调进程上报地址；该进程启动太慢或失败了。",
+        ),
+        (COORDINATOR_TIMEOUT, COORDINATOR_UPGRADE, FAST_START),
+        ("vllm#37452", "vllm#43611"),
+    ),
+    "dp-multinode": Subtype(
+        T("the nodes of a data-parallel group don't fit together", "数据并行组的各节点不匹配"),
+        T(
+            "A node reported an unexpected rank or a different configuration, or the master node is missing.",
+            "有节点上报了意外的 rank 或不同的配置，或者主节点缺失。",
+        ),
+        (SAME_ON_NODES, REACH_HEAD, FEWER_LOCAL),
+    ),
+}
+
+SIGNATURES = (
+    Signature(
+        "ray-placement",
+        any=(
+            "exceeds the total number of available",
+            "Cannot provide a placement group",
+            "is not included in a placement group",
+            "Ray does not allocate any GPUs on the driver node",
+            "Every node should have a unique IP address",
+            "Placement group bundle cannot have more than 1",
+            "Ray workers have not started successfully",
+            "vLLM engine cannot start without",
+            "Total available GPUs",
+            "No available node types can fulfill resource request",
+        ),
+        kinds=("exception", "wrapper", "log", "plain"),
+        when=lambda event, life: event.level not in ("INFO", "WARNING", "DEBUG"),
+    ),
+    Signature(
+        "ray-placement",
+        any=(
+            "PlacementGroupSchedulingError",
+            "placement group is infeasible",
+            "Placement group creation timed out",
+            "cannot be scheduled right now",
+        ),
+        when=_ended_in_placement,
+        certainty="supported",
+        strength=SYMPTOM,
+    ),
+    Signature(
+        "ray-placement",
+        any=("Waiting for creating a placement group",),
+        kinds=("log",),
+        when=_ended_in_placement,
+        certainty="possible",
+        strength=1,
+    ),
+    Signature("dp-device-assignment", any=("Duplicate GPU detected",), when=_nccl_failed),
+    Signature(
+        "dp-device-assignment",
+        any=(
+            "Error setting CUDA_VISIBLE_DEVICES: local range",
+            "Error computing device indices for",
+            "DP adjusted local rank",
+            "Error setting HIP_VISIBLE_DEVICES",
+            "Error setting ASCEND_RT_VISIBLE_DEVICES",
+            "needs devices [",
+            "local rank is out of bounds",
+        ),
+        kinds=("exception", "wrapper"),
+    ),
+    Signature(
+        "dp-device-assignment",
+        any=("invalid usage", "ncclInvalidUsage"),
+        kinds=("exception", "wrapper", "log"),
+        when=lambda event, life: reading.is_loud(event, life) and _several_data_ranks(event, life),
+        certainty="supported",
+    ),
+    Signature("dp-coordinator-timeout", any=("DP Coordinator process failed",)),
+    Signature(
+        "dp-multinode",
+        any=(
+            "Message from engine with unexpected data parallel rank",
+            "Not enough resources to allocate",
+            "Not enough total available nodes",
+            "is missing or dead",
+            "Configuration mismatch detected for engine",
+            "DPSupervisor exited before startup",
+            "Created fewer DP placement groups",
+            "elastic EP startup requires",
+            "DeepEP kernels require EP ranks",
+        ),
+        kinds=("exception", "wrapper"),
+    ),
+)
+
+CAUSE = Cause(
+    slug="distributed-orchestration",
+    code="LS110",
+    title=T("ranks, nodes and GPUs were put together wrongly", "rank、节点与 GPU 的编排有误"),
+    summary=T(
+        "Ray or the data-parallel launcher could not give every rank a place and a device of its own.",
+        "ray 或数据并行启动器没能给每个 rank 分到位置和独立的设备。",
+    ),
+    subtypes=SUBTYPES,
+    signatures=SIGNATURES,
+    refine=_refine,
+    order=13,
+)
