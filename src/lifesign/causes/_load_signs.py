@@ -50,7 +50,10 @@ DRAFT_FRAMES = ("eagle", "medusa", "mtp", "draft_model", "spec_decode", "mlp_spe
 
 
 def _not_one_request(event: Event, life: Life) -> bool:
-    return event.weight != "request"
+    """Whether the text ended more than a request, and is neither a notice nor a source line of a traceback."""
+    if event.kind == "plain" and event.text.lstrip().startswith(("raise ", "File ", "except ", "from ")):
+        return False
+    return event.weight != "request" and reading.is_loud(event, life)
 
 
 def _from_a_hub(event: Event, life: Life) -> bool:
@@ -421,7 +424,7 @@ SIGNATURES = (
         ),
         none=("max_lora_rank", "Error in loading LoRA adapter", "Loaded new LoRA", "is greater than"),
         kinds=("exception", "wrapper", "log"),
-        when=lambda event, life: _not_one_request(event, life) and reading.is_loud(event, life),
+        when=_not_one_request,
     ),
     Signature(
         "lora-missing",

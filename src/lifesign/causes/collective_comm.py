@@ -84,7 +84,8 @@ def _refine_nccl(finding: Finding, life: Life) -> Finding | None:
         finding.role = "cascade"
         finding.strength = SYMPTOM
         return finding
-    if any(part in text for text in (detail, warned) for part in signs.NOT_OURS_NEAR):
+    capturing = event.phase is Phase.CAPTURE and "operation not permitted" in detail
+    if capturing or any(part in text for text in (detail, warned) for part in signs.NOT_OURS_NEAR):
         finding.role = "cascade"
         finding.strength = SYMPTOM
         return finding
@@ -313,7 +314,7 @@ SUBTYPES = {
 
 CAUSE = Cause(
     slug="collective-comm",
-    code="LS103",
+    code="B1",
     title=T("communication between the ranks failed (NCCL and its kin)", "各 rank 之间的通信失败（NCCL 等）"),
     summary=T(
         "The workers of one engine exchange tensors through NCCL, HCCL, oneCCL, gloo or vLLM's own all-reduce kernel, and that channel failed.",

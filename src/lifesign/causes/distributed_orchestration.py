@@ -300,7 +300,7 @@ SIGNATURES = (
 
 CAUSE = Cause(
     slug="distributed-orchestration",
-    code="LS110",
+    code="B6",
     title=T("ranks, nodes and GPUs were put together wrongly", "rank、节点与 GPU 的编排有误"),
     summary=T(
         "Ray or the data-parallel launcher could not give every rank a place and a device of its own.",

@@ -289,14 +289,17 @@ SIGNATURES = (
         kinds=("exception", "wrapper", "plain", "native"),
     ),
     Signature(
-        "torch-abi", all=("Failed to import from vllm._C", "undefined symbol"), none=OPTIONAL_OPS, when=_ops_are_missing
+        "torch-abi",
+        all=("Failed to import from vllm._C", "undefined symbol"),
+        none=(*OPTIONAL_OPS, "undefined symbol: cu", "undefined symbol: nvml"),
+        when=_ops_are_missing,
     ),
     Signature(
         "torch-abi",
         any=(
             "operator torchvision::nms does not exist",
-            "GLIBCXX_",
-            "CXXABI_",
+            "version `GLIBCXX_",
+            "version `CXXABI_",
             "numpy.dtype size changed",
             "numpy.core.multiarray failed to import",
             "compiled against ABI version",
@@ -438,7 +441,7 @@ SIGNATURES = (
 
 CAUSE = Cause(
     slug="env-install",
-    code="LS108",
+    code="B2",
     title=T(
         "the installation doesn't fit (driver, library, build, import)", "安装环境不匹配（驱动、库、编译版本、导入）"
     ),

@@ -373,7 +373,7 @@ SIGNATURES = (
 
 CAUSE = Cause(
     slug="host-resource",
-    code="LS111",
+    code="B7",
     title=T("the host or container refused a resource", "主机或容器拒绝提供某种资源"),
     summary=T(
         "A port, shared memory, a writable folder, threads, file descriptors, disk or page-locked memory was not available.",

@@ -164,7 +164,7 @@ SUBTYPES = {
 
 CAUSE = Cause(
     slug="model-load",
-    code="LS105",
+    code="B3",
     title=T("the model could not be found, downloaded or read", "模型找不到、下载不了或读不出来"),
     summary=T(
         "Files, access, tokenizer, custom code, adapter or draft model: something the engine has to load is missing, refused, damaged or unknown to this release.",

@@ -401,7 +401,7 @@ SIGNATURES = (
 
 CAUSE = Cause(
     slug="model-quant-incompat",
-    code="LS106",
+    code="B4",
     title=T("the checkpoint's quantisation doesn't fit", "检查点的量化方式不匹配"),
     summary=T(
         "The quantised checkpoint can't be split, loaded or run as asked: group sizes, tensor names, kernels of this GPU, or shapes.",

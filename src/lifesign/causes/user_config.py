@@ -205,7 +205,7 @@ SUBTYPES = {
 
 CAUSE = Cause(
     slug="user-config",
-    code="LS109",
+    code="B5",
     title=T("vLLM refused a setting", "vLLM 拒绝了某个设置"),
     summary=T(
         "A flag, an environment variable or a combination of them is unknown, impossible on this machine, or contradicts the model.",
