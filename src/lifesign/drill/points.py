@@ -1,8 +1,8 @@
 """Where a fault can be placed: engine-neutral points of an engine's work, and what they are called in vLLM.
 
 A point names a process and the function of vLLM that stands there, for the plugin; and the frames that a traceback shows
-above it, for the fake engine (which has no vLLM code to run through). Checked against vLLM 0.32.0 on CPU; functions that a
-release lacks are tried in order.
+above it, for the fake engine (which has no vLLM code to run through). Checked against vLLM 0.32.0 on CPU. Several
+targets stand for builds for different hardware; only one of them runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CORE = "vllm/v1/engine/core.py"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A place in one process. `targets` are `module:function` in order of preference; `at` is text on the line to blame."""
+    """A place in one process. `targets` are `module:function`, one for each kind of build; `at` is text on the line to blame."""
 
     role: Role
     phase: str
@@ -33,7 +33,10 @@ POINTS: dict[str, Point] = {
     "worker.device": Point(
         "worker",
         "startup-load",
-        ("vllm.v1.worker.cpu_worker:init_worker_distributed_environment",),
+        (
+            "vllm.v1.worker.cpu_worker:init_worker_distributed_environment",
+            "vllm.v1.worker.gpu_worker:init_worker_distributed_environment",
+        ),
         "init_distributed_environment(",
         (
             Frame(WORKER, "init_device", "init_worker_distributed_environment(", 283),
@@ -65,7 +68,10 @@ POINTS: dict[str, Point] = {
     "worker.profile": Point(
         "worker",
         "profile-warmup",
-        ("vllm.v1.worker.cpu_worker:CPUWorker.determine_available_memory",),
+        (
+            "vllm.v1.worker.cpu_worker:CPUWorker.determine_available_memory",
+            "vllm.v1.worker.gpu_worker:Worker.determine_available_memory",
+        ),
         "self.model_runner.warming_up_model()",
         (
             Frame(WORKER, "determine_available_memory", "self.model_runner.profile_run()", 460),
@@ -75,7 +81,10 @@ POINTS: dict[str, Point] = {
     "worker.capture": Point(
         "worker",
         "graph-capture",
-        ("vllm.v1.worker.cpu_worker:CPUWorker.compile_or_warm_up_model",),
+        (
+            "vllm.v1.worker.cpu_worker:CPUWorker.compile_or_warm_up_model",
+            "vllm.v1.worker.gpu_worker:Worker.compile_or_warm_up_model",
+        ),
         "self.model_runner.warming_up_model()",
         (
             Frame(

@@ -8,7 +8,7 @@ No file of vLLM is changed. What makes an injected exception look as it does in 
 file name, function name and line of the function that it stands for, and further frames can be laid below it, for code that
 only runs on hardware that the machine lacks. So no diagnosis can recognise a drill by its stack.
 
-The JSON: `process` (api, core, worker), `rank` (or null: any), `targets` (`module:Class.function`, the first that exists), `at`
+The JSON: `process` (api, core, worker), `rank` (or null: any), `targets` (`module:Class.function`, all that exist), `at`
 (text on the line to blame), `frames` ([path below site-packages, function, source line, line number]), `armed_by` (a file; null:
 armed from the start), `fired` (a file that gets a line when the fault acts), `after` (act on the n-th armed call), `once`,
 `actions` (lists, see `perform`).
@@ -35,10 +35,10 @@ def install() -> None:
         spec = json.loads(raw)
         if not _is_mine(spec):
             return
-        owner, name, real = _locate(spec["targets"])
-        if getattr(real, "__lifesign_fault__", False):
-            return  # vLLM may load plugins more than once in a process
-        setattr(owner, name, _stand_in(real, spec))
+        trigger = Trigger(spec)
+        for owner, name, real in _locate(spec["targets"]):
+            if not getattr(real, "__lifesign_fault__", False):  # vLLM may load plugins more than once in a process
+                setattr(owner, name, _stand_in(real, spec, trigger))
     except Exception as error:
         # An engine that serves without the fault would make the drill wait for nothing; the drill looks for this line.
         print(f"lifesign: {VARIABLE} could not be placed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -57,11 +57,12 @@ def _is_mine(spec: dict[str, Any]) -> bool:
     return rank is None or role != "worker" or name.rpartition("-")[2] == str(rank)
 
 
-def _locate(targets: list[str]) -> tuple[Any, str, Function]:
-    """(owner, attribute, function) of the first target that this release has."""
+def _locate(targets: list[str]) -> list[tuple[Any, str, Function]]:
+    """(owner, attribute, function) of each target that this build has: a GPU and a CPU worker differ, one of them runs."""
     import importlib
 
-    problem = "no target given"
+    found: list[tuple[Any, str, Function]] = []
+    problems = []
     for target in targets:
         module_name, _, path = target.partition(":")
         try:
@@ -69,10 +70,12 @@ def _locate(targets: list[str]) -> tuple[Any, str, Function]:
             *parents, name = path.split(".")
             for parent in parents:
                 owner = getattr(owner, parent)
-            return owner, name, getattr(owner, name)
-        except (ImportError, AttributeError) as error:
-            problem = f"{target}: {error}"
-    raise LookupError(problem)
+            found.append((owner, name, getattr(owner, name)))
+        except Exception as error:  # a module for other hardware may fail in any way when it is imported
+            problems.append(f"{target}: {type(error).__name__}: {error}")
+    if not found:
+        raise LookupError("; ".join(problems) or "no target given")
+    return found
 
 
 class Trigger:
@@ -234,7 +237,7 @@ def _cut_connections() -> None:
             continue  # not a socket, not connected, or gone meanwhile
 
 
-def _stand_in(real: Function, spec: dict[str, Any]) -> Function:
+def _stand_in(real: Function, spec: dict[str, Any], trigger: Trigger) -> Function:
     """A function that behaves like `real` until the fault acts, and whose frames look like those of the code it stands for."""
     import functools
     import inspect
@@ -249,7 +252,7 @@ def _stand_in(real: Function, spec: dict[str, Any]) -> Function:
         deeper = _compile(filename, function, number, "error", body, {"deeper": deeper})
     last = "raise error" if deeper is None else "return deeper(error)"
     body = f"error = trigger()\nif error is not None: {last}\nreturn real(*args, **kwargs)"
-    names = {"trigger": Trigger(spec), "real": real, "deeper": deeper}
+    names = {"trigger": trigger, "real": real, "deeper": deeper}
     stand_in = _compile(code.co_filename, code.co_name, line or code.co_firstlineno, "*args, **kwargs", body, names)
     functools.update_wrapper(stand_in, real)
     stand_in.__lifesign_fault__ = True  # type: ignore[attr-defined]

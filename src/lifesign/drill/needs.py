@@ -1,0 +1,48 @@
+"""What a fault needs from the machine, and why it can't be had: a fault that can't be injected is skipped, never passed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from lifesign.drill.cgroup import why_no_memory_cgroup
+from lifesign.drill.model import Fault
+
+
+def _no_linux() -> str | None:
+    return None if sys.platform == "linux" else "needs Linux"
+
+
+def _no_mount_namespace() -> str | None:
+    if shutil.which("unshare") is None or shutil.which("mount") is None:
+        return "needs the programs unshare and mount"
+    tried = subprocess.run(["unshare", "--mount", "true"], capture_output=True, timeout=10, check=False)
+    return None if tried.returncode == 0 else "needs root (a mount namespace of its own)"
+
+
+def _no_second_cpu() -> str | None:
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return None if count >= 2 else "needs two CPUs"
+
+
+CHECKS: dict[str, Callable[[], str | None]] = {
+    "linux": _no_linux,
+    "memory-cgroup": why_no_memory_cgroup,
+    "mount-namespace": _no_mount_namespace,
+    "two-cpus": _no_second_cpu,
+}
+
+
+def missing(fault: Fault) -> str | None:
+    """The first thing that this machine lacks for a fault, in words; None when it can be injected."""
+    for name in fault.needs:
+        reason = CHECKS[name]()
+        if reason is not None:
+            return reason
+    if fault.start.model_id and fault.start.model_id.startswith("/") and Path(fault.start.model_id).exists():
+        return f"{fault.start.model_id} exists on this machine"
+    return None

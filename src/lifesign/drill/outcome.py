@@ -1,0 +1,71 @@
+"""What came of one drill, and the words for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lifesign.drill.diagnosis import Diagnosis
+from lifesign.drill.model import Fault
+
+Result = Literal["PASS", "FAIL", "SKIPPED"]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """One run. Times in seconds; `death_s` counts from the fault to the end of the top process, None if it lived."""
+
+    fault: Fault
+    engine: str
+    release: str
+    result: Result = "FAIL"
+    reason: str = ""
+    ready_s: float | None = None
+    death_s: float | None = None
+    exit_code: int | None = None
+    client: dict[str, int] = field(default_factory=dict)
+    health: list[tuple[float, str]] = field(default_factory=list)
+    left: dict[str, int] = field(default_factory=dict)
+    got: Diagnosis | None = None
+    subtype_right: bool = False
+    log: str = ""
+    kernel_log: str = ""
+    wall_s: float = 0.0
+    events: list[tuple[float, str]] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, object]:
+        """The form of `lifesign.drill/1` results."""
+        return {
+            "fault": self.fault.name,
+            "engine": self.engine,
+            "release": self.release,
+            "result": self.result,
+            "reason": self.reason,
+            "expect": self.fault.expect.slug,
+            "accept": list(self.fault.expect.accept),
+            "got": self.got.slug if self.got else None,
+            "certainty": self.got.certainty if self.got else None,
+            "subtype_right": self.subtype_right,
+            "line": self.got.line if self.got else None,
+            "ready_s": self.ready_s,
+            "death_s": self.death_s,
+            "exit_code": self.exit_code,
+            "client": self.client,
+            "health": self.health,
+            "left": self.left,
+            "events": [[round(time_s, 1), text] for time_s, text in self.events],
+            "log": self.log,
+            "kernel_log": self.kernel_log or None,
+            "wall_s": round(self.wall_s, 1),
+        }
+
+
+def describe_client(counts: dict[str, int]) -> str:
+    """`3 ok, 1 error event`; the interesting ends first."""
+    order = ("error event", "http error", "cut", "no answer", "refused", "ok")
+    return ", ".join(f"{counts[end]} {end}" for end in order if counts.get(end)) or "nothing"
+
+
+def describe_left(left: dict[str, int]) -> str:
+    """`2 processes, 1 shm`, or `nothing`."""
+    return ", ".join(f"{count} {what}" for what, count in left.items()) or "nothing"

@@ -1,0 +1,165 @@
+"""Keeps a drill's log and its label: the project's own growing corpus, each file of which is a regression test.
+
+What is kept is what the engine printed, line for line, with this machine's paths replaced by neutral ones and host names and
+secrets redacted; a replacement never adds or removes a line, so line numbers stay true. The label says what was injected and
+what the log can carry of it, in the format of `corpus/public/README.md`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import sys
+from pathlib import Path
+
+from lifesign.drill.engines import Engine
+from lifesign.drill.model import Expect, Raise, Say
+from lifesign.drill.outcome import Outcome
+from lifesign.drill.remedy_words import MUST_MENTION, MUST_NOT_MENTION
+
+SIZE_CAP_BYTES = 400_000
+SILENT = ("not-a-crash", "insufficient-log")
+REPEATS_KEPT = 20
+PREFIX = re.compile(r"^(?:\x1b\[[0-9;]{1,8}m)?\((?P<name>[A-Za-z_]+[A-Za-z0-9_]{0,40})(?: rank=\d{1,4})? pid=\d{1,9}\)")
+ADDRESS = re.compile(r"(?<![\d.])(?!127\.|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?![\d.])")
+WRAPPERS = ("Worker failed with error",)
+
+
+def recorded(folder: Path) -> set[str]:
+    """Names of the faults that `folder` already holds."""
+    path = folder / "labels.jsonl"
+    if not path.exists():
+        return set()
+    return {json.loads(line)["drill"] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()}
+
+
+def keep(outcome: Outcome, engine: Engine, folder: Path) -> str | None:
+    """Store log and label of a drill in `folder`. Returns why not, or None when it was stored.
+
+    Kept is every drill whose fault acted and whose engine met the expected fate; a wrong diagnosis is no reason to leave
+    it out (the label tells the truth, and the miss becomes a regression test).
+    """
+    if outcome.result == "SKIPPED":
+        return outcome.reason
+    if not outcome.log or (outcome.result == "FAIL" and not outcome.reason.startswith("expected ")):
+        return outcome.reason or "no log"
+    text = neutral(Path(outcome.log).read_bytes().decode("utf-8", "replace"), engine)
+    if outcome.kernel_log:
+        text = text.rstrip("\n") + "\n" + neutral(_kernel_of_ours(Path(outcome.kernel_log)), engine)
+    if len(text) > SIZE_CAP_BYTES:
+        return f"the log has {len(text)} bytes, more than {SIZE_CAP_BYTES}"
+    label = make_label(outcome, engine, text)
+    expect = outcome.fault.expect
+    if expect.cause not in SILENT and not label["decisive_lines"]:
+        return f"no line of the log holds any of {expect.decisive}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{outcome.fault.name}.log").write_text(text, encoding="utf-8", newline="\n")
+    _store_label(folder / "labels.jsonl", label)
+    return None
+
+
+def _store_label(path: Path, label: dict[str, object]) -> None:
+    """Replace the label of the same fault, keep the order of names."""
+    rows = []
+    if path.exists():
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    rows = [row for row in rows if row["drill"] != label["drill"]] + [label]
+    rows.sort(key=lambda row: row["drill"])
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+
+
+def make_label(outcome: Outcome, engine: Engine, text: str) -> dict[str, object]:
+    """The label of a log: the injected truth, and the lines of this very log that carry it."""
+    fault, expect = outcome.fault, outcome.fault.expect
+    lines = text.split("\n")
+    cause, subtype = expect.cause, expect.subtype
+    first, repeats = decisive_lines(expect, lines)
+    return {
+        "file": f"{fault.name}.log",
+        "drill": fault.name,
+        "fault": fault.title.en,
+        "cause": cause,
+        "subtype": subtype,
+        "phase": expect.phase,
+        "decisive_lines": first,
+        "repeat_lines": repeats,
+        "emitter": _emitter(lines[first[0] - 1]) if first else "none",
+        "vllm_version": outcome.release,
+        "platform": "cpu",
+        "accept": list(expect.accept),
+        "accept_subtype": list(expect.accept_subtypes),
+        "fix_must_mention": list(MUST_MENTION.get(f"{cause}/{subtype}", MUST_MENTION.get(cause, ()))),
+        "fix_must_not_mention": list(MUST_NOT_MENTION.get(cause, ())),
+        "trap": _trap(outcome),
+        "observed": {
+            "exit_code": outcome.exit_code,
+            "seconds_to_end": outcome.death_s,
+            "client": outcome.client,
+            "left": outcome.left,
+        },
+    }
+
+
+def decisive_lines(expect: Expect, lines: list[str]) -> tuple[list[int], list[int]]:
+    """(the first line that carries the cause, further lines with the same text), 1-based; for silent causes nothing."""
+    if expect.cause in SILENT:
+        return [], []
+    for literal in expect.decisive:
+        found = [
+            number
+            for number, line in enumerate(lines, 1)
+            if literal in line and not line.lstrip().startswith("File ") and not any(word in line for word in WRAPPERS)
+        ]
+        if found:
+            return found[:1], found[1 : 1 + REPEATS_KEPT]
+    return [], []
+
+
+def _emitter(line: str) -> str:
+    match = PREFIX.match(line)
+    return match["name"] if match else "none"
+
+
+def _trap(outcome: Outcome) -> str:
+    hook = outcome.fault.hook
+    if hook and any(isinstance(action, Raise | Say) for action in hook.actions):
+        return "the text was injected into a real CPU process; all that vLLM prints around it is real"
+    return ""
+
+
+def _kernel_of_ours(path: Path) -> str:
+    """The kernel's lines about memory and killed processes, without the rest of the machine's news."""
+    words = ("oom", "Out of memory", "Killed process", "Memory cgroup", "memory:", "segfault", "VLLM", "vllm")
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "".join(f"{line}\n" for line in lines if any(word in line for word in words))
+
+
+def neutral(text: str, engine: Engine) -> str:
+    """Replace this machine's paths, names and addresses; the number of lines stays the same."""
+    for old, new in _replacements(engine):
+        text = text.replace(old, new)
+    text = re.sub(r"/[\w./-]{0,80}?/lifesign-drill-[\w]{1,16}/models/", "/srv/models/", text)
+    text = re.sub(r"/[\w./-]{0,80}?/lifesign-drill-[\w]{1,16}/tmp", "/tmp", text)
+    text = re.sub(r"/[\w./-]{0,80}?/lifesign-drill-[\w]{1,16}", "/srv/run", text)
+    return ADDRESS.sub("192.0.2.2", text)
+
+
+def _replacements(engine: Engine) -> list[tuple[str, str]]:
+    """(what this machine has, what the corpus shows), the longest first."""
+    pairs: list[tuple[str, str]] = []
+    if engine.python:
+        prefix = os.path.dirname(os.path.dirname(os.path.abspath(engine.python)))
+        home = os.path.realpath(engine.python)
+        pairs += [(prefix, "/opt/venv"), (os.path.dirname(os.path.dirname(home)), "/usr/local")]
+    pairs.append((os.path.realpath(sys.prefix), "/opt/lifesign"))
+    pairs.append((str(Path(__file__).resolve().parents[1]), "/opt/lifesign/lifesign"))
+    host = socket.gethostname()
+    if len(host) > 3:
+        pairs.append((host, "gpu-node-1"))
+    user_home = os.path.expanduser("~")
+    if len(user_home) > 2:
+        pairs.append((user_home, "/home/user"))
+    pairs = [(old, new) for old, new in pairs if len(old) > 4]
+    return sorted(pairs, key=lambda pair: -len(pair[0]))

@@ -1,0 +1,374 @@
+"""Runs one drill: start the engine, load it, break it, watch it end, ask for the diagnosis, compare, clean up.
+
+Everything is bounded: the start by the engine's ready time-out, the rest by the fault's own bound. Whatever happens (also
+Ctrl-C, SIGTERM, an error of ours), the engine's processes, shared memory, cgroup and scratch folder are gone afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from lifesign.drill.cgroup import MemoryCgroup
+from lifesign.drill.client import Client
+from lifesign.drill.diagnosis import agrees, diagnose, subtype_agrees
+from lifesign.drill.engines import Engine, launch_limits
+from lifesign.drill.inject import encode
+from lifesign.drill.model import Fault, Stall
+from lifesign.drill.needs import missing
+from lifesign.drill.outcome import Outcome
+from lifesign.drill.session import Session
+from lifesign.drill.vocabulary.slow import SPARED
+from lifesign.errors import LifesignError
+from lifesign.guard.procs import signal_exactly
+
+Tell = Callable[[str], None]
+WARM_UP_S = 1.0  # requests run for so long before the fault
+NOT_PLACED = "LIFESIGN_FAULT could not be placed"
+
+
+class DrillError(LifesignError):
+    """The drill itself could not be carried out (the engine never served, the fault never acted)."""
+
+
+def with_patience(fault: Fault) -> Fault:
+    """The same fault with LIFESIGN_PATIENCE=1. An honest slow step must then be survived; what is dead must still die."""
+    hook = fault.hook
+    honest = hook is not None and any(isinstance(a, Stall) and a.kind in ("busy", "native") for a in hook.actions)
+    if honest and fault.fate == "dies":
+        return dataclasses.replace(fault, patience=True, fate="lives", expect=SPARED, bound_s=fault.bound_s + 60)
+    return dataclasses.replace(fault, patience=True, bound_s=fault.bound_s + 60)
+
+
+def run(fault: Fault, engine: Engine, keep: Path, tell: Tell = lambda text: None) -> Outcome:
+    """Run one drill. The log (and the kernel's lines) stay in `keep`. Never raises for a failing drill."""
+    outcome = Outcome(fault, engine.name, engine.release)
+    began_s = time.monotonic()
+    reason = _why_not(fault, engine)
+    if reason is not None:
+        outcome.result, outcome.reason = "SKIPPED", reason
+        return outcome
+    with _interruptible(), tempfile.TemporaryDirectory(prefix="lifesign-drill-", ignore_cleanup_errors=True) as folder:
+        drill = _Drill(fault, engine, Path(folder), outcome, tell)
+        try:
+            drill.carry_out()
+        except DrillError as error:
+            outcome.reason = str(error)
+        finally:
+            drill.close()
+            _keep_logs(drill, keep)
+    if not outcome.reason:
+        _judge(outcome)
+    outcome.wall_s = time.monotonic() - began_s
+    return outcome
+
+
+def _why_not(fault: Fault, engine: Engine) -> str | None:
+    if engine.name not in fault.engines:
+        return f"not possible with the {engine.name} engine"
+    if engine.command and fault.how == "start":
+        return "sets its own start; not possible with your own command"
+    return missing(fault)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Turn SIGTERM into KeyboardInterrupt, so that clean-up runs for both."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Drill:
+    """The state of one run."""
+
+    def __init__(self, fault: Fault, engine: Engine, work: Path, outcome: Outcome, tell: Tell) -> None:
+        self.fault, self.engine, self.work, self.outcome, self._tell = fault, engine, work, outcome, tell
+        self.armed = work / "armed"
+        self.fired = work / "fired"
+        self.log = work / "engine.log"
+        self.kernel_log = work / "kernel.log"
+        self.port = _free_port()
+        self.session: Session | None = None
+        self.client: Client | None = None
+        self.cgroup: MemoryCgroup | None = None
+        self.listener: socket.socket | None = None
+        self.fault_s = 0.0
+        self.log_bytes: int | None = None  # how much of the log belongs to the drill
+
+    def say(self, text: str) -> None:
+        """Note an event, with its time since the fault (negative before it)."""
+        self._tell(text)
+        self.outcome.events.append((time.monotonic(), text))
+
+    def carry_out(self) -> None:
+        """All of it, up to the end of the engine or of the bound."""
+        kernel_before = _kernel_lines() if self.fault.kernel_log else []
+        self.start()
+        try:
+            if self.fault.when == "start-up":
+                self.break_start_up()
+            else:
+                self.wait_until_serving()
+                self.break_serving()
+        finally:
+            start_s = self.fault_s or (self.session.started_s if self.session else time.monotonic())
+            self.outcome.events = [(when - start_s, text) for when, text in self.outcome.events]
+        if self.fault.kernel_log:
+            new = _kernel_lines()[len(kernel_before) :]
+            if new:
+                self.kernel_log.write_text("\n".join(new) + "\n", encoding="utf-8")
+
+    def start(self) -> None:
+        """Start the engine with the fault's settings and limits."""
+        fault = self.fault
+        if fault.start.port_taken:
+            self.listener = socket.create_server(("127.0.0.1", self.port))
+        if fault.start.cgroup_mib:
+            self.cgroup = MemoryCgroup(fault.start.cgroup_mib)
+        argv = self.engine.argv(fault, self.work, self.port)
+        environment = self.engine.environment(fault, self.work)
+        if fault.patience:
+            environment["LIFESIGN_PATIENCE"] = "1"
+        if fault.hook is not None:
+            armed_by = None if fault.when == "start-up" else self.armed
+            environment["LIFESIGN_FAULT"] = encode(
+                fault.hook, armed_by=armed_by, fired=self.fired, scale=self.engine.scale
+            )
+        limits = launch_limits(fault, self.cgroup.members if self.cgroup else None)
+        if limits is not None:
+            argv = self._launcher(limits) + argv
+        self.session = Session(argv, environment, self.log, self.work)
+        self.say(f"started {self.engine.name} {self.engine.release}")
+        model = "/srv/model" if self.engine.name == "fake" else self._served_model(argv)
+        self.client = Client(self.port, model, 20.0 + fault.bound_s * self.engine.scale)
+
+    @staticmethod
+    def _launcher(limits: str) -> list[str]:
+        import sys
+
+        return [sys.executable, str(Path(__file__).with_name("launch.py")), limits]
+
+    @staticmethod
+    def _served_model(argv: list[str]) -> str:
+        after = argv[argv.index("serve") + 1 :] if "serve" in argv else []
+        return after[0] if after and not after[0].startswith("-") else ""
+
+    def wait_until_serving(self) -> None:
+        """Until /health answers 200; DrillError when the engine ends or takes too long."""
+        assert self.session is not None
+        assert self.client is not None
+        end_s = self.session.started_s + self.engine.ready_timeout_s
+        while time.monotonic() < end_s:
+            code = self.session.wait(0.0)
+            if code is not None:
+                raise DrillError(f"the engine ended with code {code} before it served")
+            if self.client.probe() == "200":
+                self.outcome.ready_s = round(time.monotonic() - self.session.started_s, 2)
+                self.say(f"serving after {self.outcome.ready_s:.1f} s")
+                return
+            time.sleep(0.05 if self.engine.name == "fake" else 0.5)
+        raise DrillError(f"the engine did not serve within {self.engine.ready_timeout_s:.0f} s")
+
+    def break_serving(self) -> None:
+        """Load the engine, break it, wait for what comes of it."""
+        assert self.session is not None
+        assert self.client is not None
+        if self.client.ask(False).end != "ok":
+            raise DrillError("the engine did not answer a request before the fault")
+        self.session.processes()
+        self.client.start()
+        time.sleep(WARM_UP_S)
+        self.fault_s = time.monotonic()
+        if self.fault.hook is not None:
+            self.armed.touch()
+        if self.fault.signal is not None:
+            self.send_signal()
+        if self.fault.ask is not None:
+            self.client.ask_for(self.fault.ask)
+        if self.fault.hook is not None:
+            self.wait_for_hook()
+        self.watch()
+
+    def break_start_up(self) -> None:
+        """Watch an engine that is not expected to come up."""
+        assert self.session is not None
+        self.fault_s = self.session.started_s
+        if self.fault.signal is not None:
+            code = self.session.wait(self.fault.delay_s)
+            if code is not None:
+                raise DrillError(f"the engine ended with code {code} before the signal")
+            self.fault_s = time.monotonic()
+            self.send_signal()
+        self.watch()
+        if self.fault.hook is not None and not self.fired.exists():
+            raise DrillError(self._why_not_fired())
+
+    def send_signal(self) -> None:
+        """Send the fault's signal to the process that it names."""
+        assert self.session is not None
+        wanted = self.fault.signal
+        assert wanted is not None
+        number = signal.Signals[wanted.name]
+        if wanted.group:
+            self.say(f"{wanted.name} to the process group")
+            self.session.signal_group(number)
+            return
+        target = self.session.find(wanted.role, wanted.rank)
+        if target is None:
+            raise DrillError(f"the engine has no process for {wanted.role} {wanted.rank}")
+        self.say(f"{wanted.name} to {wanted.role}{f' {wanted.rank}' if wanted.rank else ''}, pid {target.pid}")
+        signal_exactly(target, number)
+        if wanted.resume_after_s is not None:
+            time.sleep(wanted.resume_after_s * self.engine.scale)
+            self.say("SIGCONT")
+            signal_exactly(target, signal.SIGCONT)
+
+    def wait_for_hook(self) -> None:
+        """Until the fault has acted inside the engine; the time it gives is when the fault began."""
+        assert self.session is not None
+        end_s = time.monotonic() + 30.0
+        while time.monotonic() < end_s:
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                pid, when = self.fired.read_text(encoding="ascii").split()[:2]
+                self.fault_s = float(when)
+                self.say(f"fault acts in pid {pid}")
+                return
+            if self.session.wait(0.05) is not None:
+                break
+        raise DrillError(self._why_not_fired())
+
+    def _why_not_fired(self) -> str:
+        text = self.log.read_bytes()[-200_000:].decode("utf-8", "replace")
+        line = next((line for line in text.splitlines() if NOT_PLACED in line), "")
+        return (
+            line[:300] or f"the fault never acted: the engine did not pass {self.fault.hook and self.fault.hook.point}"
+        )
+
+    def watch(self) -> None:
+        """Until the engine ends, recovers, or the bound is over; then end it if need be."""
+        assert self.session is not None
+        assert self.client is not None
+        fault, session, client = self.fault, self.session, self.client
+        bound_s = fault.bound_s if fault.when == "start-up" else max(5.0, fault.bound_s * self.engine.scale)
+        end_s = (session.started_s if fault.when == "start-up" and not fault.signal else self.fault_s) + bound_s
+        unhealthy_told = False
+        while time.monotonic() < end_s:
+            code = session.wait(0.1)
+            if code is not None:
+                self.outcome.exit_code = code
+                self.outcome.death_s = round(time.monotonic() - self.fault_s, 2)
+                self.say(f"the engine ended with code {code}")
+                break
+            session.processes()
+            if fault.when == "start-up" and client.probe() == "200":
+                self.outcome.ready_s = round(time.monotonic() - session.started_s, 2)
+                self.say("the engine serves")
+                break
+            if fault.fate == "lives" and client.recovered(self.fault_s + 0.2):
+                self.say("requests are answered")
+                break
+            if not unhealthy_told and any(state != "200" for when, state in client.health if when > self.fault_s):
+                unhealthy_told = True
+                self.say("/health no longer answers 200")
+        self.outcome.client = client.counts(self.fault_s)
+        self.outcome.health = client.health_changes(self.fault_s)
+        self.finish()
+
+    def finish(self) -> None:
+        """Stop an engine that still runs, the way the fault's expectation reads the log: before or after a clean stop."""
+        assert self.session is not None
+        if self.outcome.exit_code is None:
+            if self.fault.expect.phase != "shutdown":
+                self.log_bytes = self.log.stat().st_size
+            self.session.top.send_signal(signal.SIGTERM)
+            self.session.wait(3.0 if self.log_bytes is not None else 20.0)
+            return
+        time.sleep(0.5 if self.engine.name == "fake" else 3.0)  # last words of children; resource trackers
+        self.outcome.left = self.session.leftovers()
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        if self.session is not None:
+            self.session.close()
+        if self.client is not None:
+            self.client.stop()
+        if self.listener is not None:
+            self.listener.close()
+        if self.cgroup is not None:
+            self.cgroup.remove()
+
+
+def _keep_logs(drill: _Drill, keep: Path) -> None:
+    """Move what is worth keeping out of the scratch folder."""
+    if not drill.log.exists():
+        return
+    keep.mkdir(parents=True, exist_ok=True)
+    target = keep / f"{drill.fault.name}.log"
+    if drill.log_bytes is not None:
+        with drill.log.open("rb") as file:
+            target.write_bytes(file.read(drill.log_bytes))
+    else:
+        shutil.copyfile(drill.log, target)
+    drill.outcome.log = str(target)
+    if drill.kernel_log.exists():
+        kernel = keep / f"{drill.fault.name}.kernel.log"
+        shutil.copyfile(drill.kernel_log, kernel)
+        drill.outcome.kernel_log = str(kernel)
+
+
+def _judge(outcome: Outcome) -> None:
+    """PASS needs three things: the engine's fate, what the client saw of a fault that harms nobody, and the diagnosis."""
+    fault = outcome.fault
+    lived = outcome.exit_code is None
+    if fault.fate == "dies" and lived:
+        outcome.reason = f"the engine did not end within {fault.bound_s:.0f} s"
+    elif fault.fate == "lives" and not lived:
+        outcome.reason = f"the engine ended with code {outcome.exit_code} and should have lived"
+    elif fault.fate == "lives" and fault.expect.phase == "shutdown":
+        lost = {end: count for end, count in outcome.client.items() if end != "ok"}
+        allowed = {"http error": 1} if fault.ask else {}
+        if any(count > allowed.get(end, 0) for end, count in lost.items()):
+            outcome.reason = f"requests were lost: {lost}"
+    outcome.got = diagnose(Path(outcome.log), Path(outcome.kernel_log) if outcome.kernel_log else None)
+    if outcome.got.problem:
+        outcome.reason = outcome.reason or outcome.got.problem
+        return
+    outcome.subtype_right = subtype_agrees(fault.expect, outcome.got)
+    if not outcome.reason and not agrees(fault.expect, outcome.got):
+        outcome.reason = f"expected {fault.expect.slug}, the diagnosis says {outcome.got.slug}"
+    if not outcome.reason:
+        outcome.result = "PASS"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _kernel_lines() -> list[str]:
+    """The kernel log, where we may read it."""
+    try:
+        done = subprocess.run(["dmesg"], capture_output=True, text=True, timeout=10, check=False, errors="replace")
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.splitlines() if done.returncode == 0 else []
