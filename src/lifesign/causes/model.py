@@ -162,7 +162,10 @@ class Cause:
     def findings(self, life: Life) -> list[Finding]:
         """Every finding of this cause in `life`, in event order."""
         found: list[Finding] = []
+        kinds = {kind for signature in self.signatures for kind in signature.kinds}
         for event in life.events:
+            if event.kind not in kinds or event.weight in ("quoted", "foreign", "advice"):
+                continue
             for signature in self.signatures:
                 if signature.matches(event, life):
                     found.append(

@@ -32,6 +32,7 @@ _SERVING_FRAMES = (
     ":worker_busy_loop",
 )
 
+_RUN = 4
 _RESTART = ("banner", "args")
 
 
@@ -39,6 +40,7 @@ def build(statements: list[Statement]) -> list[Life]:
     """The lives of a log, oldest first; at least one (perhaps empty)."""
     maker = EventMaker()
     lives = [Life()]
+    repeats = _Repeats()
     index = 0
     for statement in statements:
         event = maker.make(statement, index)
@@ -49,6 +51,16 @@ def build(statements: list[Statement]) -> list[Life]:
             life = Life()
             lives.append(life)
             index = 0
+            repeats = _Repeats()
+        elif repeats.too_many(event):
+            life.ended_line = event.line
+            continue
+        if _is_more_of_the_same(event, life):
+            life.events[-1] = event
+            event.index = index - 1
+            _advance(event, life)
+            event.phase = life.last_phase
+            continue
         event.index = index
         index += 1
         _place(event, life)
@@ -60,6 +72,38 @@ def build(statements: list[Statement]) -> list[Life]:
         _settle(life)
     _inherit(lives)
     return lives
+
+
+def _is_more_of_the_same(event: Event, life: Life) -> bool:
+    """A healthy engine repeats itself for days: of a run of progress events the first ones and the latest are kept."""
+    if event.kind != "progress" or event.weight == "foreign" or len(life.events) < _RUN:
+        return False
+    return all(
+        other.kind == "progress"
+        and (other.name == "idle") == (event.name == "idle")
+        and other.process.source == event.process.source
+        for other in life.events[-_RUN:]
+    )
+
+
+class _Repeats:
+    """Counts lines of a life that say the same (digits apart); the first MAX_SAME of each are kept."""
+
+    MAX_SAME = 40
+
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}
+
+    def too_many(self, event: Event) -> bool:
+        if event.kind in ("progress", "milestone", "signal", "kernel"):
+            return False
+        key = hash((event.kind, event.process.name, event.text[:300].translate(_NO_DIGITS)))
+        count = self._seen.get(key, 0) + 1
+        self._seen[key] = count
+        return count > self.MAX_SAME
+
+
+_NO_DIGITS = str.maketrans("", "", "0123456789")
 
 
 def _begins_new_life(event: Event, life: Life) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from lifesign.logs.lines import Line, pieces
+from lifesign.logs.lines import MAX_LINE_CHARS, Line, pieces
 from lifesign.logs.model import Record
 from lifesign.logs.records import parse_head, records, seconds
 from lifesign.logs.scan import interesting_lines
@@ -33,56 +34,98 @@ class Reading:
 def read(paths: list[str]) -> Reading:
     """Reads all sources. Raises SourceError when one can't be read at all."""
     reading = Reading()
-    per_source: list[list[Record]] = []
+    sources: list[Iterable[Record]] = []
     for name in expand(paths):
         source = open_source(name)
         reading.paths.append(source.name)
-        rows = _rows(source, reading)
-        per_source.append(rows)
-        reading.bytes_read += source.bytes_read
-        reading.lines += source.lines
-        reading.notes.extend(source.notes)
-    for rows in _merge(per_source):
-        assembler = Assembler()
-        statements: list[Statement] = []
-        for order, record in enumerate(rows):
-            record.order = order
-            statements.extend(assembler.feed(record))
-        statements.extend(assembler.finish())
-        # An exception is complete only when something else follows it in its stream: back to the order of the log.
-        statements.sort(key=lambda statement: statement.record.order)
-        reading.statements.extend(statements)
+        sources.append(_rows(source, reading))
+    rows = sources[0] if len(sources) == 1 else _merge([list(each) for each in sources])
+    assembler = Assembler()
+    for order, record in enumerate(rows):
+        record.order = order
+        reading.statements.extend(assembler.feed(record))
+    reading.statements.extend(assembler.finish())
+    # An exception is complete only when something else follows it in its stream: back to the order of the log.
+    reading.statements.sort(key=lambda statement: statement.record.order)
     return reading
 
 
-def _rows(source: Source, reading: Reading) -> list[Record]:
+def _rows(source: Source, reading: Reading) -> Iterator[Record]:
     """The records of one source, oldest first."""
-    lines: list[Line] = []
-    for number, raw in interesting_lines(source):
-        if len(raw) > 16_000:
-            reading.lines_cut += 1
-        lines.extend(pieces(number, raw))
-    lines = _unfence(lines)
-    sample = [line.text for line in lines[:SAMPLE_LINES]] + [line.text for line in lines[SAMPLE_LINES:][-SAMPLE_LINES:]]
+    raw = list(_without_routine(interesting_lines(source), reading))
+    reading.bytes_read += source.bytes_read
+    reading.lines += source.lines
+    sample = _sample(raw)
     unwrapper = Unwrapper()
     unwrapper.learn(sample)
-    lines = _unwrap_width(lines, sample)
-    rows = list(records(source.name, lines, unwrapper))
-    if _newest_first(rows):
-        rows.reverse()
-        reading.notes.append(f"{source.name}: the newest line comes first in this file; it was read backwards")
-    return rows
+    if _newest_first(list(records(source.name, [Line(0, text) for text in _spread(raw)], unwrapper))):
+        raw.reverse()
+        source.notes.append(f"{source.name}: the newest line comes first in this file; it was read backwards")
+    reading.notes.extend(source.notes)
+    return records(source.name, _lines(raw, sample), unwrapper)
 
 
-def _unfence(lines: list[Line]) -> list[Line]:
-    """Markdown pastes: quote marks (`> `) in front of most lines are taken off."""
-    quoted = sum(1 for line in lines[:200] if line.text.startswith("> "))
-    if quoted * 2 < min(len(lines), 200) or quoted < 5:
-        return lines
-    return [
-        Line(line.number, line.text[2:] if line.text.startswith("> ") else line.text.removeprefix(">"))
-        for line in lines
-    ]
+_PROBE = b'"GET /'
+_WORK = (b'"POST /v1/', b"generation throughput: ")
+_RUN = 6
+"""Of a run of lines that only show work being done, so many are kept at its start, and the last one."""
+
+
+def _without_routine(rows: Iterable[tuple[int, bytes]], reading: Reading) -> Iterator[tuple[int, bytes]]:
+    """Leaves out what a healthy engine says all day: answered probes, and the middle of long runs of work done."""
+    run = 0
+    latest: tuple[int, bytes] | None = None
+    for number, row in rows:
+        if len(row) > MAX_LINE_CHARS:
+            reading.lines_cut += 1
+        if len(row) < 600:
+            if _PROBE in row and b'" 200' in row and row.rstrip().endswith(b"OK"):
+                continue
+            if any(word in row for word in _WORK) and (b'" 200' in row or b"throughput" in row):
+                run += 1
+                if run > _RUN:
+                    latest = (number, row)
+                    continue
+                yield number, row
+                continue
+        if latest is not None:
+            yield latest
+            latest = None
+        run = 0
+        yield number, row
+    if latest is not None:
+        yield latest
+
+
+def _lines(raw: list[tuple[int, bytes]], sample: list[str]) -> Iterator[Line]:
+    """Text of the raw lines: pieces, quote marks of pastes, and hard-wrapped lines joined."""
+    lines = (piece for number, row in raw for piece in pieces(number, row))
+    if _is_quoted(sample):
+        lines = (Line(line.number, _unquote(line.text)) for line in lines)
+    width = _wrap_width(sample)
+    return lines if width == 0 else _join_wrapped(lines, width)
+
+
+def _sample(raw: list[tuple[int, bytes]]) -> list[str]:
+    """Text of the first and the last lines."""
+    chosen = raw if len(raw) <= 2 * SAMPLE_LINES else raw[:SAMPLE_LINES] + raw[-SAMPLE_LINES:]
+    return [piece.text for number, row in chosen for piece in pieces(number, row)]
+
+
+def _spread(raw: list[tuple[int, bytes]]) -> list[str]:
+    """Lines from all over the source, in order."""
+    step = max(1, len(raw) // 2000)
+    return [pieces(number, row)[0].text for number, row in raw[::step]]
+
+
+def _is_quoted(sample: list[str]) -> bool:
+    """Whether a Markdown quote mark (`> `) stands in front of most lines."""
+    quoted = sum(1 for text in sample[:200] if text.startswith("> "))
+    return quoted >= 5 and quoted * 2 >= min(len(sample), 200)
+
+
+def _unquote(text: str) -> str:
+    return text[2:] if text.startswith("> ") else text.removeprefix(">")
 
 
 _FRESH = re.compile(
@@ -90,29 +133,38 @@ _FRESH = re.compile(
 )
 
 
-def _unwrap_width(lines: list[Line], sample: list[str]) -> list[Line]:
-    """Joins lines that a terminal or a form cut at a fixed width. The first part keeps its number."""
+def _wrap_width(sample: list[str]) -> int:
+    """The width at which a terminal or a form cut the lines; 0 when they weren't cut."""
     lengths: dict[int, int] = {}
     for text in sample:
         lengths[len(text)] = lengths.get(len(text), 0) + 1
     if not lengths:
-        return lines
+        return 0
     width = max(lengths)
     if not 60 <= width <= 250 or lengths[width] < 3 or lengths[width] * 40 < len(sample):
-        return lines
-    joined: list[Line] = []
+        return 0
+    return width
+
+
+def _join_wrapped(lines: Iterable[Line], width: int) -> Iterator[Line]:
+    """Joins cut lines. The first part keeps its number."""
+    current: Line | None = None
     open_line = False
     for line in lines:
-        if open_line and joined and not (_FRESH.match(line.text) and CORE.match(line.text.lstrip()[:120] or " ")):
-            previous = joined[-1]
-            fresh = _FRESH.match(line.text) is not None and len(previous.text) % width != 0
-            if not fresh:
-                joined[-1] = Line(previous.number, (previous.text + line.text)[:16_000])
-                open_line = len(line.text) == width
-                continue
-        joined.append(line)
+        if current is not None and open_line and not _begins(line.text):
+            current = Line(current.number, (current.text + line.text)[:MAX_LINE_CHARS])
+        else:
+            if current is not None:
+                yield current
+            current = line
         open_line = len(line.text) == width
-    return joined
+    if current is not None:
+        yield current
+
+
+def _begins(text: str) -> bool:
+    """Whether `text` starts a new line of a log rather than going on with one that was cut."""
+    return _FRESH.match(text) is not None and CORE.match(text.lstrip()[:120] or " ") is not None
 
 
 def _newest_first(rows: list[Record]) -> bool:
@@ -127,14 +179,12 @@ def _newest_first(rows: list[Record]) -> bool:
     return times[-1] < times[0] and down > 3 * up
 
 
-def _merge(per_source: list[list[Record]]) -> list[list[Record]]:
-    """One list when the sources are parts of one incident (their times overlap), else one per source in order.
+def _merge(per_source: list[list[Record]]) -> list[Record]:
+    """The records of several parts of one incident on one time line.
 
     Within a source file order is kept; between sources the time decides, and a line without time goes with the one
     before it.
     """
-    if len(per_source) < 2:
-        return per_source
     keyed: list[tuple[float, int, int, Record]] = []
     for index, rows in enumerate(per_source):
         latest = next((row.time_s for row in rows if row.time_s is not None), None)
@@ -147,7 +197,7 @@ def _merge(per_source: list[list[Record]]) -> list[list[Record]]:
                 row.process = row.process._replace(source=row.path)
             keyed.append((latest, index, position, row))
     keyed.sort(key=lambda item: item[:3])
-    return [[item[3] for item in keyed]]
+    return [item[3] for item in keyed]
 
 
 __all__ = ["Reading", "Statement", "parse_head", "read", "seconds"]
