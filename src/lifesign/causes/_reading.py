@@ -92,6 +92,7 @@ def with_value(remedy: Remedy, value: str, how: T, line: int = 0) -> Remedy:
 def explain(finding: Finding, base: T, *more: T) -> Finding:
     """Sets the finding's reason: the subtype's text followed by what this log adds to it."""
     finding.why = T(" ".join([base.en, *(text.en for text in more)]), "".join([base.zh, *(text.zh for text in more)]))
+    finding.values["why_is_whole"] = "yes"
     return finding
 
 

@@ -26,15 +26,18 @@ CACHE_TEXTS = (
 )
 CACHE_FRAMES = (
     "compiler_interface.py:load",
-    "compilation/caching.py",
-    "compilation\\caching.py",
+    "backends.py:load",
+    "caching.py:deserialize",
+    "caching.py:load",
+    "aot_compile.py:deserialize",
+    "aot_compile.py:load",
     ":load_aot_compile",
     ":_load_aot",
-    ":deserialize",
-    "backends.py:load",
     ":load_compiled_artifact",
     "standalone_compile.py:load",
 )
+_NEAR_END = 12
+"""Frames from the end of a traceback in which loading an artefact counts: stored code also *runs* below such files."""
 CACHE_TYPES = (
     "EOFError",
     "UnpicklingError",
@@ -56,22 +59,17 @@ DEVICE_TEXTS = (
     "no kernel image",
     "Permission denied",
     "No space left",
-    "device-side assert",
+    "device-side assert triggered",
     "getpwuid",
+    "Error Internal",
 )
 """What wrappers of the compiler may carry inside that is no failure to compile."""
 COMPILER_LINES = (
-    "fatal error:",
-    "nvcc fatal",
-    "ptxas fatal",
-    ": not found",
-    "error: command",
-    "undefined reference",
-    "cannot find -l",
-    " error: ",
-    "Unsupported gpu architecture",
-    "No such file or directory",
+    ("fatal error:", "nvcc fatal", "ptxas fatal", "Unsupported gpu architecture"),
+    (": not found", "undefined reference", "cannot find -l", "error: command", "No such file or directory"),
+    (" error: ",),
 )
+"""What the compiler's own line says, the most telling words first."""
 BUILD_TEXTS = (
     "Ninja build failed",
     "Error building extension",
@@ -97,6 +95,15 @@ PTXAS_TEXTS = (
     "Unsupported .version",
     "nvcc fatal",
 )
+
+
+def _loads_artefact(event: Event, life: Life) -> bool:
+    """Whether the exception came out of loading a stored artefact, and not out of running one."""
+    if event.exc is None:
+        return False
+    last = event.exc.frames[-_NEAR_END:]
+    return any(part in f"{frame.file}:{frame.func}" for frame in last for part in CACHE_FRAMES)
+
 
 SIGNATURES = (
     Signature("ptxas-arch", any=PTXAS_TEXTS, when=reading.is_loud),
@@ -140,10 +147,17 @@ SIGNATURES = (
             "nv/target: No such file",
         ),
     ),
+    # The failed process below a build error: its command line says little, the error above it quotes the compiler.
+    Signature(
+        "flashinfer-build",
+        types=("CalledProcessError",),
+        frames=("flashinfer/jit", "flashinfer\\jit"),
+        strength=SYMPTOM,
+    ),
     Signature(
         "flashinfer-build",
         frames=("flashinfer/jit", "flashinfer\\jit"),
-        types=("RuntimeError", "CalledProcessError", "FileNotFoundError", "OSError"),
+        types=("RuntimeError", "FileNotFoundError", "OSError"),
         none=DEVICE_TEXTS,
         when=reading.is_loud,
     ),
@@ -171,7 +185,8 @@ SIGNATURES = (
     Signature("host-compiler-headers", any=HEADER_TEXTS, when=reading.is_loud),
     Signature(
         "host-compiler-headers",
-        regex=r"(?:main|cuda_utils|launcher|__triton_launcher|hip_utils)\.c(?:pp)?:\d{1,6}:\d{1,5}: (?:fatal )?error",
+        any=("main.c", "cuda_utils.c", "launcher.c", "hip_utils.c"),
+        regex=r"(?:main|cuda_utils|launcher|hip_utils)\.c(?:pp)?:\d{1,6}:\d{1,5}: (?:fatal )?error",
         kinds=("plain", "exception", "log"),
     ),
     Signature(
@@ -189,7 +204,7 @@ SIGNATURES = (
         certainty="supported",
     ),
     Signature("compile-cache", any=CACHE_TEXTS, when=reading.is_loud),
-    Signature("compile-cache", types=CACHE_TYPES, frames=CACHE_FRAMES, none=DEVICE_TEXTS, certainty="supported"),
+    Signature("compile-cache", types=CACHE_TYPES, none=DEVICE_TEXTS, when=_loads_artefact, certainty="supported"),
     Signature(
         "inductor-triton",
         any=("No valid triton configs", "NoTritonConfigsError", "NoValidChoicesError", "LoweringException"),
@@ -330,11 +345,11 @@ _ARCH = re.compile(r"(sm_\d{2,3}[a-z]?|compute_\d{2,3}[a-z]?)")
 def refine(finding: Finding, life: Life) -> Finding | None:
     """Cites the compiler's own line and chooses the remedy that fits it."""
     text = finding.event.text
-    reading.cite(finding, *CACHE_TEXTS) if finding.subtype == "compile-cache" else reading.cite(
-        finding, *COMPILER_LINES
-    )
     if finding.subtype == "compile-cache":
-        return _cache(finding, life)
+        return _cache(reading.cite(finding, *CACHE_TEXTS), life)
+    words = next((words for words in COMPILER_LINES if finding.event.has(*words)), ())
+    if words:
+        reading.cite(finding, *words)
     remedies = list(SUBTYPES[finding.subtype].remedies)
     notes: list[T] = []
     if match := _HEADER.search(text):

@@ -30,7 +30,7 @@ FAULTS = (
     "CUDA_ERROR_ILLEGAL_ADDRESS",
     "misaligned address",
     "unspecified launch failure",
-    "device-side assert",
+    "device-side assert triggered",
     "out of memory",
     "Memory access fault by GPU",
 )

@@ -35,7 +35,13 @@ CAPTURE_END_TEXTS = (
     "hipErrorStreamCaptureInvalidated",
     "CUDAGraph::capture_end",
 )
-DEVICE_TEXTS = ("out of memory", "illegal memory access", "misaligned address", "device-side assert", "no kernel image")
+DEVICE_TEXTS = (
+    "out of memory",
+    "illegal memory access",
+    "misaligned address",
+    "device-side assert triggered",
+    "no kernel image",
+)
 """Device errors that merely surface in a capture or replay call."""
 CAPTURE_FRAMES = (
     "graphs.py:__exit__",
