@@ -27,8 +27,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from catalog_extract import Release, extract
 from catalog_ast import UNKNOWN
+from catalog_extract import Release, extract
 from catalog_sources import RELEASES, FetchError, fetch
 
 OUTPUT = Path(__file__).resolve().parent.parent / "src" / "lifesign" / "remedies" / "data" / "catalog.json"
