@@ -454,6 +454,7 @@ CAUSE = Cause(
                 "prev_free_block of fake_free_list_tail",
                 "remove() called on an invalid block",
                 "No free blocks available",
+                "free blocks from the pool",
             ),
             kinds=("exception", "wrapper"),
         ),
@@ -481,6 +482,7 @@ CAUSE = Cause(
             "scheduler",
             any=(
                 "Invalid request status:",
+                "expected running sequences",
                 "Only running requests can be preempted",
                 "Unexpected blocked waiting status",
                 "peek from an empty queue",

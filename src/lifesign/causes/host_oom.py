@@ -12,11 +12,15 @@ import re
 from lifesign.causes.model import SYMPTOM, TRACE, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life, Phase
 from lifesign.remedies import library as lib
-from lifesign.remedies.model import Remedy
+from lifesign.remedies.model import Form, Remedy
 from lifesign.text import T
 
 _UNIFIED = ("GB10", "DGX Spark", "dgx-spark", "spark-", "Jetson", "Thor", "Strix", "GH200", "gfx1151", "sm_121")
-_VICTIM = re.compile(r"(?i)vllm|sglang|python|pt_main|ray|worker|engine|torch|uvicorn|api_server")
+_VICTIM = re.compile(
+    r"(?i)vllm|sglang|python|pt_main|ray|worker|engine|torch|uvicorn|api_server|cicc|nvcc|ptxas|cc1plus|ninja"
+)
+
+_COMPILER = re.compile(r"cicc|nvcc|ptxas|cc1plus|ninja")
 
 LESS_AT_ONCE = Remedy(
     slug="load-less-at-once",
@@ -27,6 +31,27 @@ LESS_AT_ONCE = Remedy(
         "常见大户：所有 rank 同时读权重、--cpu-offload-gb、KV 卸载、锁页缓冲、多模态缓存，以及每个 API server 进程各一份的开销。",
     ),
     command="ps -eo pid,rss,cmd --sort=-rss | head -15; free -g; cat /sys/fs/cgroup/memory.stat | head -20",
+)
+FEWER_JOBS = Remedy(
+    slug="fewer-build-jobs",
+    kind="env",
+    title=T("fewer compiler jobs at once", "减少并行编译任务"),
+    why=T(
+        "The victim is a compiler (cicc, nvcc, ninja): kernels are being built, one job per core, some GiB each.",
+        "被杀的是编译器（cicc、nvcc、ninja）：正在编译算子，每核一个任务，每个要几 GiB。",
+    ),
+    forms=(Form("MAX_JOBS", "4"),),
+    cost=T("a slower first start", "首次启动变慢"),
+    source="vllm#54237",
+)
+MORE_SWAP_SPACE = Remedy(
+    slug="more-swap-space",
+    kind="check",
+    title=T("a larger --swap-space, or fewer sequences per request", "加大 --swap-space，或减少每请求的并行序列"),
+    why=T(
+        "V0 had to move a group of sequences to the CPU and its swap space was full: raise --swap-space (GiB per GPU, to 0.17.1) or lower n / best_of.",
+        "V0 要把一组序列换到 CPU，而 swap 空间满了：加大 --swap-space（每卡 GiB，到 0.17.1 为止），或减小 n / best_of。",
+    ),
 )
 WATCH_GROWTH = Remedy(
     slug="watch-rss-growth",
@@ -128,6 +153,14 @@ SUBTYPES = {
         ),
         (SMALLER_SWAP, lib.MORE_HOST_MEMORY),
     ),
+    "swap-space-short": Subtype(
+        T("The CPU swap space was too small for one group of sequences", "CPU swap 空间装不下一组序列"),
+        T(
+            "The V0 engine aborted because a preempted group of sequences did not fit into the swap space.",
+            "V0 引擎中止：被抢占的一组序列放不进 swap 空间。",
+        ),
+        (MORE_SWAP_SPACE, lib.FEWER_SEQUENCES),
+    ),
     "leak": Subtype(
         T("Host memory grew until the kernel acted", "主机内存一直涨到内核出手"),
         T("Resident memory rose over a long service without falling.", "长时间服务中常驻内存只涨不落。"),
@@ -155,6 +188,11 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
     """Names the victim and the size; another program's death is context only; unified memory gets its own advice."""
     text = finding.event.text[:4000]
     victim = _victim(text)
+    if finding.subtype == "sigkill" and life.before(finding.event, "# CPU blocks:", within=3) is not None:
+        # V0's next step is to pin that many blocks of host memory.
+        finding.subtype = "pinned-swap"
+    if victim and _COMPILER.search(victim):
+        finding.remedies = (FEWER_JOBS, lib.MORE_HOST_MEMORY, LESS_AT_ONCE)
     finding.values.setdefault("victim", victim or "a process of the engine")
     size = re.search(r"allocate (\d{1,18} bytes|[\d.]{1,12} ?[KMGT]i?B)", text)
     finding.values.setdefault("size", size[1] if size else "size not printed")
@@ -174,6 +212,11 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
     return finding
 
 
+def _for_the_cpu(event: Event, _life: Life) -> bool:
+    """Whether the cache that is allocated is the CPU's (V0's swap space in pinned memory)."""
+    return event.exc is not None and any("cpu_cache" in f.code or "pin_memory" in f.code for f in event.exc.frames)
+
+
 def _memory_hint(event: Event, life: Life) -> bool:
     """Whether a SIGKILL may be laid to memory: the log holds a hint besides the number.
 
@@ -187,7 +230,8 @@ def _memory_hint(event: Event, life: Life) -> bool:
         is not None
     ):
         return True
-    return "137" in event.text and event.phase in (Phase.LOAD, Phase.PROFILE)
+    told_by_shell = "137" in event.text or event.kind == "plain"
+    return told_by_shell and event.phase in (Phase.LOAD, Phase.PROFILE)
 
 
 def _about_vllm(event: Event, _life: Life) -> bool:
@@ -262,7 +306,15 @@ CAUSE = Cause(
                 "Error code 12 (Cannot allocate memory)",
             ),
         ),
-        Signature("pinned-swap", any=("Too large swap space", "swap space. Please decrease the swap space")),
+        Signature("pinned-swap", any=("Too large swap space",)),
+        Signature("swap-space-short", any=("lack of CPU swap space",)),
+        Signature(
+            "pinned-swap",
+            any=("CUDA error", "cudaErrorMemoryAllocation", "out of memory", "OS call failed", "alloc_cpu"),
+            frames=("cache_engine.py:_allocate_kv_cache",),
+            when=_for_the_cpu,
+            certainty="supported",
+        ),
         Signature(
             "pinned-memory",
             any=("out of memory", "cudaHostAlloc", "cudaErrorMemoryAllocation"),

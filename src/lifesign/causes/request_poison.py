@@ -194,6 +194,22 @@ def _fatal_place(event: Event, _life: Life) -> bool:
     return event.process.role != "api" or event.exc.passes(*ENGINE_LOOP)
 
 
+def _came_twice(event: Event, life: Life) -> bool:
+    """Whether the id that an error names was accepted twice in this life."""
+    if event.exc is None or event.exc.short_type not in ("KeyError", "AssertionError", "ValueError", "RuntimeError"):
+        return False
+    match = re.search(r"\b((?:chatcmpl|cmpl|embd)-[\w-]{1,80})", event.text[:4000])
+    starts = ("Added request ", "Received request ")
+    seen: dict[str, int] = {}
+    for other in life.events[: event.index]:
+        for start in starts:
+            if other.text.startswith(start):
+                name = start + other.text[len(start) : len(start) + 100].split(":")[0].rstrip(". ")
+                seen[name] = seen.get(name, 0) + 1
+    twice = {name for name, count in seen.items() if count > 1}
+    return any(match is None or name.endswith(match[1]) for name in twice)
+
+
 def _alone_in_pool(event: Event, life: Life) -> bool:
     """Whether SGLang's last batch lines show at most one running request and an empty queue."""
     last = life.before(event, "#running-req:", within=400)
@@ -255,6 +271,15 @@ CAUSE = Cause(
             when=_fatal_place,
         ),
         Signature(
+            "mm-placeholders",
+            any=("shape mismatch: value tensor of shape",),
+            all=("cannot be broadcast to indexing result of shape",),
+            phases=(Phase.SERVING,),
+            kinds=("exception", "wrapper"),
+            when=_fatal_place,
+            certainty="supported",
+        ),
+        Signature(
             "oov-token-id",
             any=("Index out of range in dimension",),
             regex=r"index value \d{4,9} exceeds bounds \d{4,9}",
@@ -308,6 +333,7 @@ CAUSE = Cause(
             kinds=("exception",),
             when=_fatal_place,
         ),
+        Signature("duplicate-request-id", kinds=("exception",), none=_OTHERS, when=_came_twice, certainty="supported"),
         Signature(
             "prompt-too-long",
             any=("could not broadcast input array from shape",),

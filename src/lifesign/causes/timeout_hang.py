@@ -26,8 +26,10 @@ _READY = (
 )
 _HANDSHAKE = ("Did not receive response from front-end process within", "Waiting for init message from front-end")
 _STALL = "No available shared memory broadcast block found"
-_SHIM = ("libvgpu", "[HAMI-core", "HAMI-core", "CUDA_DEVICE_MEMORY_LIMIT", "vgpulib")
+_SHIM = ("libvgpu", "HAMI-core", "HAMi", "CUDA_DEVICE_MEMORY_LIMIT", "multiprocess_memory_limit", "4pdvGPU")
 _ACS = ("IO_PAGE_FAULT", "AMD-Vi", "ACSCtl", "amd_iommu", "intel_iommu", "DMAR:", "iommu=")
+_CONSTRAINED = ("guided_decoding=GuidedDecodingParams(", "structured_outputs=StructuredOutputsParams(", "guided_json")
+_SHIMMED = "gpu-virtualisation-shim"
 _NO_WORK = ("idle", "shutdown-step", "uvicorn-shutdown", "uvicorn-done", "worker-shutdown", "worker-orphaned")
 _NCCL_UP = ("vLLM is using nccl==", "Init COMPLETE", "NCCL version ")
 
@@ -226,6 +228,8 @@ def _fill(finding: Finding, life: Life) -> Finding:
         finding.values.setdefault("limit", waited[1] if waited else life.env.get("VLLM_ENGINE_READY_TIMEOUT_S", "600"))
         return finding
     finding.values.setdefault("limit", str(default_limit_s(life)))
+    if finding.subtype in ("execute-model-rpc", "engine-iteration") and _compiling_grammar(finding.event, life):
+        return replace(finding, subtype="structured-output", certainty="possible")
     if finding.subtype != "execute-model-rpc":
         return finding
     count, _ = sequences(life)
@@ -244,52 +248,77 @@ def _fill(finding: Finding, life: Life) -> Finding:
     return finding
 
 
-def _silent_end(life: Life) -> Event | None:
+def _compiling_grammar(event: Event, life: Life) -> bool:
+    """Whether a constrained request was in hand while the engine computed nothing: then a grammar was being compiled."""
+    asked = False
+    for other in reversed(life.events[max(0, event.index - 60) : event.index]):
+        asked = asked or any(part in other.text[:4000] for part in _CONSTRAINED)
+        if "throughput:" in other.text:
+            return asked and "Running: 0 reqs" in other.text
+    return False
+
+
+def _told(life: Life) -> list[Event]:
+    """What the log says before somebody stopped the engine (Ctrl-C, SIGTERM), users' text and advice left out."""
+    told: list[Event] = []
+    for event in life.events:
+        if event.kind == "signal" and event.weight not in ("quoted", "foreign"):
+            break
+        if event.weight not in ("quoted", "foreign", "advice"):
+            told.append(event)
+    return told
+
+
+def _silent_end(told: list[Event], stopped: bool) -> Event | None:
     """The line on which a hang shows: the first ring notice after the last sign of work; None when the log goes on.
 
-    Somebody may have ended the hang (Ctrl-C, SIGTERM): then two notices are asked for, since one minute is no hang.
+    When somebody ended it, two notices are asked for: one minute of waiting is no hang.
     """
-    told = [event for event in life.events if event.weight not in ("quoted", "foreign", "advice")]
     working = [e.index for e in told if e.kind in ("progress", "milestone") and e.name not in _NO_WORK]
     last_work = max(working, default=-1)
     stalls = [event for event in told if _STALL in event.text and event.index > last_work]
     if not stalls:
         return None
-    later = [event for event in told if event.index > stalls[0].index]
-    if any(event.kind in ("exception", "wrapper", "death", "native") for event in later):
+    if any(e.kind in ("exception", "wrapper", "death", "native") for e in told if e.index > stalls[0].index):
         return None
-    return stalls[0] if len(stalls) > 1 or not any(event.kind == "signal" for event in later) else None
+    return stalls[0] if len(stalls) > 1 or not stopped else None
 
 
 def _hangs(life: Life) -> Iterable[Finding]:
     """Hangs that no line names: the log ends in ring notices, after NCCL's banner, or while a process is awaited."""
-    if life.died:
+    if life.died and not life.orderly:
         return
-    event = _silent_end(life)
+    told = _told(life)
     many = life.world_size > 1
     shim = many and life.mentions(*_SHIM) is not None
+    event = _silent_end(told, stopped=len(told) < len(life.events) and life.orderly)
     if event is not None:
         subtype = "shm-broadcast-stall"
-        if shim:
-            subtype = "gpu-virtualisation-shim"
-        elif many and not life.served:
+        if many and not life.served:
             init = event.phase is Phase.LOAD and life.mentions(*_NCCL_UP) is not None
             subtype = "p2p-iommu-acs" if init or life.mentions(*_ACS) else "p2p-hang"
-        yield Finding("timeout-hang", subtype, event, certainty="possible", strength=SYMPTOM)
+        yield Finding("timeout-hang", _SHIMMED if shim else subtype, event, certainty="possible", strength=SYMPTOM)
         return
-    spoken = [
-        e for e in life.events if e.kind not in ("plain", "kernel", "signal") and e.weight in ("unknown", "fatal")
-    ]
+    spoken = [e for e in told if e.kind not in ("plain", "kernel")]
     if not spoken:
         return
     last = spoken[-1]
-    if "core engine proc(s) to start" in last.text:
-        yield Finding("timeout-hang", "startup-handshake", last, certainty="possible", strength=SYMPTOM)
-        return
-    banner = next((e for e in reversed(life.events) if e.has(*_NCCL_UP) and e.weight == "unknown"), None)
-    if many and banner is not None and not any(e.kind == "milestone" for e in life.events[banner.index + 1 :]):
-        subtype = "gpu-virtualisation-shim" if shim else "p2p-iommu-acs"
-        yield Finding("timeout-hang", subtype, banner, certainty="possible", strength=SYMPTOM)
+    awaited = "core engine proc(s) to start" in last.text
+    banner = next((e for e in reversed(told) if e.has(*_NCCL_UP)), None)
+    started = banner is not None and any(e.kind == "milestone" for e in told if e.index > banner.index)
+    if many and banner is not None and not started:
+        yield Finding(
+            "timeout-hang", _SHIMMED if shim else "p2p-iommu-acs", banner, certainty="possible", strength=SYMPTOM
+        )
+    elif awaited:
+        first = next(e for e in told if "core engine proc(s) to start" in e.text)
+        yield Finding(
+            "timeout-hang", _SHIMMED if shim else "startup-handshake", first, certainty="possible", strength=SYMPTOM
+        )
+    elif many and banner is not None and "Processed prompts:   0%|" in last.text:
+        yield Finding(
+            "timeout-hang", _SHIMMED if shim else "p2p-iommu-acs", last, certainty="possible", strength=SYMPTOM
+        )
 
 
 CAUSE = Cause(
