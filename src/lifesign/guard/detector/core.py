@@ -275,7 +275,9 @@ class Detector:
                 return Finding.LATE if clock.own_s > limit_s else Finding.STUCK_EARLY
         works = not stuck and (self.score.working or self._note_left_s > 0.0 or self._wait_share > STARVED_EXCUSE)
         if works:
-            if clock.own_s > _within(max(6.0 * limit_s, 4.0 * restart_s), WORKING_KILL_S):
+            patience_s = _within(max(6.0 * limit_s, 4.0 * restart_s), WORKING_KILL_S)
+            # Before the costs are learned the limit is a guess, and no reason to end what visibly works.
+            if clock.own_s > (patience_s if self.cost.learned else WORKING_KILL_S[1]):
                 return Finding.WORKING_TOO_LONG
         elif not stuck:
             factor = 3.0 if self.life.tier == "beacon" else 1.5

@@ -38,6 +38,8 @@ OUTLIERS_BELIEVED = 8
 FORGET = 0.9995
 COLD_STEPS = 50
 SMALLEST_STEP_S = 1e-4
+CORRELATION_MAX_SQUARED = 0.95**2
+_LOG_RATIO_MIN, _LOG_RATIO_MAX, _LOG_OUTLIER = math.log(RATIO_MIN), math.log(RATIO_MAX), math.log(OUTLIER_RATIO)
 
 
 def simple_limit_s(backend: Backend, sequences: int) -> float:
@@ -144,7 +146,7 @@ class StepCost:
     def suspect_limit_s(self, size: StepSize) -> float:
         """Seconds after which a running step of this size deserves a look: 1.25 x ratio x predicted, in [5, 1800]."""
         limit_s = MARGIN * math.exp(self._log_ratio) * self.predicted_s(size)
-        return min(LIMIT_CAP_S, max(LIMIT_FLOOR_S, limit_s))
+        return _between(limit_s, LIMIT_FLOOR_S, LIMIT_CAP_S)
 
     def observe(self, size: StepSize, seconds: float) -> None:
         """Learn from a finished step. Ignores what can't be a duration (negative, not finite)."""
@@ -156,9 +158,9 @@ class StepCost:
         if seconds >= RATIO_MIN_STEP_S or predicted_s >= RATIO_MIN_STEP_S:
             missed = 1.0 if log_ratio > self._log_ratio else 0.0
             moved = self._log_ratio + RATIO_STEP * (missed - RATIO_MISS_RATE)
-            self._log_ratio = min(math.log(RATIO_MAX), max(math.log(RATIO_MIN), moved))
+            self._log_ratio = _between(moved, _LOG_RATIO_MIN, _LOG_RATIO_MAX)
         # One slow step (a collection, a page-in) must not teach; many in a row are the new truth.
-        if log_ratio > math.log(OUTLIER_RATIO):
+        if log_ratio > _LOG_OUTLIER:
             self._outliers += 1
             if self._outliers <= OUTLIERS_BELIEVED:
                 return
@@ -168,39 +170,46 @@ class StepCost:
 
     def _update(self, size: StepSize, seconds: float, predicted_s: float) -> None:
         """One step of recursive least squares with forgetting; costs stay non-negative, the covariance bounded."""
-        x = float(size.prefill_tokens)
-        y = float(size.sequences)
-        ga = self._caa + self._cab * x + self._cac * y
-        gb = self._cab + self._cbb * x + self._cbc * y
-        gc = self._cac + self._cbc * x + self._ccc * y
-        noise = (0.2 * predicted_s) ** 2 + 1e-10
+        sequences, tokens = size
+        x = float(tokens - sequences) if tokens > sequences else 0.0
+        y = float(sequences)
+        caa, cbb, ccc, cab, cac, cbc = self._caa, self._cbb, self._ccc, self._cab, self._cac, self._cbc
+        ga = caa + cab * x + cac * y
+        gb = cab + cbb * x + cbc * y
+        gc = cac + cbc * x + ccc * y
+        noise = 0.04 * predicted_s * predicted_s + 1e-10
         gain = 1.0 / (noise + ga + gb * x + gc * y)
-        error = min(2.0 * predicted_s, max(-2.0 * predicted_s, seconds - predicted_s))
-        self._a = max(0.0, self._a + ga * gain * error)
-        self._b = max(0.0, self._b + gb * gain * error)
-        self._c = max(0.0, self._c + gc * gain * error)
+        error = seconds - predicted_s
+        bound = 2.0 * predicted_s
+        pull = gain * (bound if error > bound else -bound if error < -bound else error)
+        self._a = a = _above(self._a + ga * pull, 0.0)
+        self._b = b = _above(self._b + gb * pull, 0.0)
+        self._c = c = _above(self._c + gc * pull, 0.0)
         keep = 1.0 / FORGET
-        self._caa = min((self._caa - ga * ga * gain) * keep, (2.0 * max(self._a, self._a_min)) ** 2)
-        self._cbb = min((self._cbb - gb * gb * gain) * keep, (2.0 * max(self._b, self._b_min)) ** 2)
-        self._ccc = min((self._ccc - gc * gc * gain) * keep, (2.0 * max(self._c, self._c_min)) ** 2)
-        self._cab = (self._cab - ga * gb * gain) * keep
-        self._cac = (self._cac - ga * gc * gain) * keep
-        self._cbc = (self._cbc - gb * gc * gain) * keep
-        self._repair()
-
-    def _repair(self) -> None:
-        """Keep the covariance positive: rounding and the caps above may break it, and then the model would diverge."""
-        floor_a, floor_b, floor_c = 1e-14, 1e-22, 1e-20
-        self._caa = max(self._caa, floor_a)
-        self._cbb = max(self._cbb, floor_b)
-        self._ccc = max(self._ccc, floor_c)
-        bound = 0.95 * math.sqrt(self._caa * self._cbb)
-        self._cab = min(bound, max(-bound, self._cab))
-        bound = 0.95 * math.sqrt(self._caa * self._ccc)
-        self._cac = min(bound, max(-bound, self._cac))
-        bound = 0.95 * math.sqrt(self._cbb * self._ccc)
-        self._cbc = min(bound, max(-bound, self._cbc))
+        # Doubt is at most twice the cost itself, and never so small that nothing can be learned any more.
+        self._caa = caa = _between((caa - ga * ga * gain) * keep, 1e-14, 4.0 * _above(a, self._a_min) ** 2)
+        self._cbb = cbb = _between((cbb - gb * gb * gain) * keep, 1e-22, 4.0 * _above(b, self._b_min) ** 2)
+        self._ccc = ccc = _between((ccc - gc * gc * gain) * keep, 1e-20, 4.0 * _above(c, self._c_min) ** 2)
+        # Rounding and these bounds must not make the covariance indefinite: the model would diverge.
+        self._cab = _tied((cab - ga * gb * gain) * keep, caa * cbb)
+        self._cac = _tied((cac - ga * gc * gain) * keep, caa * ccc)
+        self._cbc = _tied((cbc - gb * gc * gain) * keep, cbb * ccc)
 
     def costs(self) -> Prior:
         """The learned costs; hand them to the next engine of the same configuration as its prior."""
         return Prior(self._a, self._b, self._c)
+
+
+def _above(value: float, low: float) -> float:
+    return value if value > low else low
+
+
+def _between(value: float, low: float, high: float) -> float:
+    return low if value < low else high if value > high else value
+
+
+def _tied(covariance: float, product: float) -> float:
+    """The covariance, with a correlation of at most 0.95; `product` is that of both variances."""
+    if covariance * covariance <= CORRELATION_MAX_SQUARED * product:
+        return covariance
+    return math.copysign(math.sqrt(CORRELATION_MAX_SQUARED * product), covariance)
