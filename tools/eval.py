@@ -88,7 +88,6 @@ def _score_one(label: dict, report: Report, counts: dict, per_cause: dict, misse
 def _score_remedies(label: dict, report: Report, counts: dict, misses: list[str]) -> None:  # type: ignore[type-arg]
     verdict = report.verdict
     words = [
-        verdict.command,
         *(f"{a.title} {a.knob} {a.value} {a.command} {a.why} {a.cost} {a.note}" for a in verdict.remedies),
     ]
     text = " ".join(words).lower()

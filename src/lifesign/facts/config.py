@@ -165,7 +165,8 @@ def _learn_config(event: Event, life: Life) -> None:
             for match in re.finditer(r"'([a-z_]{2,40})': ('[^']{0,300}'|[\w.+\-]{1,60})", text[:4000]):
                 parsed[match[1]] = _value(match[2])
         if isinstance(parsed, dict):
-            life.config.update({str(key): value for key, value in parsed.items()})
+            life.user_args = {str(key): value for key, value in parsed.items()}
+            life.config.update(life.user_args)
     elif "args: Namespace(" in text or "with config:" in text or "with arguments" in text:
         for match in _PAIR.finditer(text[:8000]):
             if match[1] in _CONFIG_KEYS:

@@ -88,6 +88,8 @@ class Life:
     model: str = ""
     world_size: int = 1
     config: dict[str, object] = field(default_factory=dict)
+    user_args: dict[str, object] = field(default_factory=dict)
+    """The part of `config` that the user set (`non-default args`)."""
     env: dict[str, str] = field(default_factory=dict)
     command: str = ""
     figures: dict[str, tuple[float, int]] = field(default_factory=dict)

@@ -25,14 +25,16 @@ WHOLE_BYTES = 6 << 20
 """Sources up to this size are read whole."""
 HEAD_BYTES = 1 << 20
 TAIL_BYTES = 4 << 20
+END_BYTES = 256 << 10
+"""The very end is kept whole, repeats too."""
 MAX_RAW_BYTES = 64_000
-REPEATS = 30
-MAX_KEYS = 200_000
-MAX_LINES = 120_000
+REPEATS = 64
+MAX_KEYS = 60_000
+MAX_LINES = 30_000
 """Lines kept of the part between head and tail."""
 
-TRIGGERS = (b"ERROR", b"Traceback (most")
-_NO_DIGITS = b"0123456789"
+TRIGGERS = (b"ERROR",)
+_VARIABLE = b"0123456789abcdef"
 
 
 class Block(NamedTuple):
@@ -66,23 +68,30 @@ def _numbered(before: int, data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 class _Thinner:
-    """Drops lines that were seen REPEATS times already, digits apart, and counts them."""
+    """Drops lines that were seen REPEATS times already, digits and hex letters apart, and counts them."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
         self._seen: dict[int, int] = {}
+        self._limit = limit
         self.dropped = 0
-        self.kept = 0
 
-    def keep(self, row: bytes) -> bool:
-        key = hash(row[:400].translate(None, _NO_DIGITS))
-        count = self._seen.get(key, 0)
-        if count >= REPEATS or self.kept >= MAX_LINES:
-            self.dropped += 1
-            return False
-        if len(self._seen) < MAX_KEYS:
-            self._seen[key] = count + 1
-        self.kept += 1
-        return True
+    def thin(self, before: int, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """The lines of `data` that say something new, with their numbers."""
+        rows = data.split(b"\n")
+        if not rows[-1]:
+            rows.pop()
+        # One pass over the whole block is five times as fast as one per line.
+        keys = map(hash, data.translate(None, _VARIABLE).split(b"\n"))
+        seen, get = self._seen, self._seen.get
+        for number, (row, key) in enumerate(zip(rows, keys, strict=False), before + 1):
+            count = get(key, 0)
+            if count >= REPEATS or self._limit <= 0:
+                self.dropped += 1
+                continue
+            if count or len(seen) < MAX_KEYS:
+                seen[key] = count + 1
+            self._limit -= 1
+            yield number, row if len(row) <= MAX_RAW_BYTES else row[:MAX_RAW_BYTES]
 
 
 # -- plain files -------------------------------------------------------------------------------------------------------
@@ -97,7 +106,7 @@ def _file_lines(source: Source, path: str, size: int) -> Iterator[tuple[int, byt
         yield from _numbered(0, head)
         before = head.count(b"\n")
         position = len(head)
-        thinner = _Thinner()
+        thinner = _Thinner(MAX_LINES)
         for start, end in hits:
             # Both sides belong to it: C lines without a trigger word stand around the ones that have it.
             start = _line_start(file, max(position, start))
@@ -105,10 +114,13 @@ def _file_lines(source: Source, path: str, size: int) -> Iterator[tuple[int, byt
                 before += _count_between(file, position, start)
                 position = start
             file.seek(start)
-            data = _whole_lines(file.read(end - start), file)
-            yield from ((number, row) for number, row in _numbered(before, data) if thinner.keep(row))
-            before += data.count(b"\n")
-            position += len(data)
+            while position < end:
+                data = _whole_lines(file.read(min(BLOCK_BYTES, end - position)), file)
+                if not data:
+                    break
+                yield from thinner.thin(before, data)
+                before += data.count(b"\n")
+                position += len(data)
         tail_start = max(tail_start, position)
         file.seek(tail_start)
         tail = file.read()
@@ -118,11 +130,22 @@ def _file_lines(source: Source, path: str, size: int) -> Iterator[tuple[int, byt
             before += _count_between(file, position, tail_start)
         else:
             before = total - tail_lines
-        yield from _numbered(before, tail)
+        yield from _tail(before, tail, thinner)
         source.lines = before + tail_lines + (1 if tail and not tail.endswith(b"\n") else 0)
         _note(source, thinner, tail_start - len(head) - sum(end - start for start, end in hits))
     if source.stream is not None:
         source.stream.close()
+
+
+def _tail(before: int, tail: bytes, thinner: _Thinner) -> Iterator[tuple[int, bytes]]:
+    """The last stretch: repeats are dropped from its first part only, counted afresh."""
+    cut = tail.rfind(b"\n", 0, max(0, len(tail) - END_BYTES)) + 1
+    if cut:
+        fresh = _Thinner(MAX_LINES)
+        yield from fresh.thin(before, tail[:cut])
+        thinner.dropped += fresh.dropped
+        before += tail.count(b"\n", 0, cut)
+    yield from _numbered(before, tail[cut:])
 
 
 def _note(source: Source, thinner: _Thinner, passed_bytes: int) -> None:
@@ -270,7 +293,7 @@ def _stream_lines(source: Source) -> Iterator[tuple[int, bytes]]:
     rest = b""
     open_blocks = 0
     passed = 0
-    thinner = _Thinner()
+    thinner = _Thinner(MAX_LINES)
     previous: Block | None = None
     for data in read_blocks(source, BLOCK_BYTES):
         cut = data.rfind(b"\n") + 1
@@ -288,11 +311,10 @@ def _stream_lines(source: Source) -> Iterator[tuple[int, bytes]]:
             near = open_blocks > 0
             hit = oldest.lines_before == 0 or any(word in oldest.data for word in TRIGGERS)
             if hit and previous is not None:
-                yield from ((line, row) for line, row in _numbered(*previous) if thinner.keep(row))
+                yield from thinner.thin(*previous)
             if hit or near:
-                yield from ((line, row) for line, row in _numbered(*oldest) if thinner.keep(row))
+                yield from thinner.thin(*oldest)
                 previous = None
-                passed += 0
             else:
                 if previous is not None:
                     passed += len(previous.data)

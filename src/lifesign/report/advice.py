@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lifesign.causes.model import Finding, Subtype
 from lifesign.facts.model import Life
+from lifesign.remedies.apply import RenderedRemedy, is_env, render, spelled
+from lifesign.remedies.command import corrected_command
 from lifesign.report.model import Advice
 from lifesign.text import Lang
 
@@ -11,29 +15,64 @@ MAX_REMEDIES = 8
 
 
 def advise(finding: Finding, life: Life, subtype: Subtype | None, lang: Lang) -> tuple[list[Advice], str]:
-    """The remedies in order, and the user's command with the first change applied (empty if it can't be built)."""
+    """The remedies in order, and the user's command with the first setting applied (empty if there is none).
+
+    One change at a time: only the first flag or variable goes into the command.
+    """
     remedies = finding.remedies if finding.remedies is not None else (subtype.remedies if subtype else ())
-    advice: list[Advice] = []
+    rendered: list[RenderedRemedy] = []
+    seen: set[str] = set()
     for remedy in remedies:
-        if len(advice) >= MAX_REMEDIES:
-            break
-        if remedy.unless is not None and remedy.unless(life):
+        each = render(remedy, life, finding.values)
+        if each is None or each.slug in seen:
             continue
-        knob, value = "", ""
-        if remedy.forms:
-            form = remedy.forms[0]
-            knob, value = form.knob, form.value or ""
-        advice.append(
-            Advice(
-                rank=len(advice) + 1,
-                kind=remedy.kind,
-                title=remedy.title.fill(**finding.values).pick(lang),
-                knob=knob,
-                value=value,
-                command=remedy.command or "",
-                why=remedy.why.fill(**finding.values).pick(lang),
-                cost=remedy.cost.pick(lang) if remedy.cost else "",
-                source=remedy.source,
-            )
+        seen.add(each.slug)
+        rendered.append(each)
+        if len(rendered) == MAX_REMEDIES:
+            break
+    first = next((each for each in rendered if each.knob), None)
+    command = ""
+    if first is not None:
+        # Only what the user set: the engine's own config line would add every default.
+        own = replace(life, config=life.user_args) if life.user_args else life
+        built = corrected_command(own, [first])
+        command = built.text if built.basis != "none" else ""
+    return [_advice(number, each, lang) for number, each in enumerate(rendered, 1)], command
+
+
+def _sentence(text: str, lang: Lang) -> str:
+    """`text` with a full stop and what separates it from the next sentence."""
+    if lang == "zh":
+        return text if text.endswith(("。", "！", "？")) else text + "。"
+    return text + (" " if text.endswith((".", "!", "?")) else ". ")
+
+
+def _short(each: RenderedRemedy) -> str:
+    """The setting in its place; the whole command line stands once, in the verdict."""
+    settings = [(each.knob, each.value or None), *each.also]
+    env = " ".join(spelled(knob, value) for knob, value in settings if is_env(knob))
+    flags = " ".join(spelled(knob, value) for knob, value in settings if not is_env(knob))
+    return " ".join(part for part in (env, "vllm serve ...", flags) if part)
+
+
+def _advice(number: int, each: RenderedRemedy, lang: Lang) -> Advice:
+    why = each.why.pick(lang)
+    if each.how is not None:
+        why = (
+            f"{each.how.pick(lang)} {why}"
+            if lang == "en"
+            else f"{each.how.pick(lang)}{'' if each.how.pick(lang).endswith('。') else '。'}{why}"
         )
-    return advice, ""
+    return Advice(
+        rank=number,
+        kind=each.kind,
+        title=each.title.pick(lang),
+        knob=each.knob,
+        value=each.value,
+        command=_short(each) if each.knob else each.command,
+        valid_in_version=each.valid_in_version,
+        why=why,
+        cost=each.cost.pick(lang) if each.cost else "",
+        note=each.note.pick(lang) if each.note else "",
+        source=each.source,
+    )

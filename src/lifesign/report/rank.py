@@ -115,7 +115,9 @@ def _choose(candidates: list[Finding], life: Life) -> Finding:
         hangs = [
             finding
             for finding in strong
-            if finding.cause == "timeout-hang" or finding.event.kind in ("kernel", "native")
+            if finding.cause == "timeout-hang"
+            or finding.event.kind in ("kernel", "native")
+            or _broke_an_operation(finding, life)
         ]
         if not hangs:
             return _quiet_end(life)
@@ -133,6 +135,21 @@ def _choose(candidates: list[Finding], life: Life) -> Finding:
     ):
         return min(traces, key=lambda finding: _key(finding))
     return _insufficient(life)
+
+
+_RESOURCES = ("host-resource", "collective-comm", "device-oom", "host-oom", "env-install")
+
+
+def _broke_an_operation(finding: Finding, life: Life) -> bool:
+    """An engine that stays up but can't do what it was asked for: an error of its own processes, and no work after it."""
+    event = finding.event
+    return (
+        finding.strength > SYMPTOM
+        and finding.cause in _RESOURCES
+        and event.process.role in ("core", "worker")
+        and event.kind == "exception"
+        and life.progress_index < event.index
+    )
 
 
 def _key(finding: Finding) -> tuple[int, int, int]:
@@ -158,7 +175,10 @@ def _breaks_order(finding: Finding, life: Life) -> bool:
 
 def _recovered_all(life: Life) -> bool:
     """Whether the engine worked on after everything that looks like its death."""
-    fatal = [event for event in life.events if event.weight == "fatal" or event.kind in ("death", "native")]
+    stop = next(
+        (event.index for event in life.events if event.kind == "signal" and event.name != "exit"), len(life.events)
+    )
+    fatal = [event for event in life.events[:stop] if event.weight == "fatal" or event.kind in ("death", "native")]
     return bool(fatal) and all(_recovered(event, life) for event in fatal)
 
 
