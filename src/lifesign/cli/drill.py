@@ -90,7 +90,7 @@ def run_fault(
         cause, _, subtype = expect.partition("/")
         wanted = dataclasses.replace(wanted, expect=Expect(cause, subtype, wanted.expect.phase))
     form, language = _format(format), _lang(lang)
-    outcome = _run_all([wanted], chosen, keep, quiet=form == "json")[0]
+    outcome = _run_all([wanted], chosen, keep, quiet=True)[0]
     if form == "json":
         print(report.as_json([outcome]))
     else:

@@ -140,9 +140,9 @@ def neutral(text: str, engine: Engine) -> str:
     """Replace this machine's paths, names and addresses; the number of lines stays the same."""
     for old, new in _replacements(engine):
         text = text.replace(old, new)
-    text = re.sub(r"/[\w./-]{0,80}?/lifesign-drill-[\w]{1,16}/models/", "/srv/models/", text)
-    text = re.sub(r"/[\w./-]{0,80}?/lifesign-drill-[\w]{1,16}/tmp", "/tmp", text)
-    text = re.sub(r"/[\w./-]{0,80}?/lifesign-drill-[\w]{1,16}", "/srv/run", text)
+    text = re.sub(r"/(?!/)[\w./-]{0,120}?/lifesign-drill-[\w]{1,16}/models/", "/srv/models/", text)
+    text = re.sub(r"/(?!/)[\w./-]{0,120}?/lifesign-drill-[\w]{1,16}/tmp", "/tmp", text)
+    text = re.sub(r"/(?!/)[\w./-]{0,120}?/lifesign-drill-[\w]{1,16}", "/srv/run", text)
     return ADDRESS.sub("192.0.2.2", text)
 
 

@@ -268,8 +268,10 @@ class _Drill:
         assert self.session is not None
         assert self.client is not None
         fault, session, client = self.fault, self.session, self.client
-        bound_s = fault.bound_s if fault.when == "start-up" else max(5.0, fault.bound_s * self.engine.scale)
-        end_s = (session.started_s if fault.when == "start-up" and not fault.signal else self.fault_s) + bound_s
+        if fault.when == "start-up" and fault.signal is None:
+            end_s = session.started_s + max(fault.bound_s * self.engine.scale, self.engine.ready_timeout_s)
+        else:
+            end_s = self.fault_s + max(5.0, fault.bound_s * self.engine.scale)
         unhealthy_told = False
         while time.monotonic() < end_s:
             code = session.wait(0.1)

@@ -151,15 +151,19 @@ def _make_exception(type_name: str, text: str) -> BaseException:
         kind = getattr(importlib.import_module(module_name or "builtins"), name)
     except (ImportError, AttributeError):
         kind = type(name, (RuntimeError,), {"__module__": module_name})
-    make: Any = BaseException.__new__  # not __init__: some types ask for other arguments
-    error: BaseException = make(kind)
+    error = _bare(kind)
     # Some types (Triton's OutOfResources) build their text from other arguments; what counts is what gets printed.
     error.args = (text,) if text else ()
     if str(error) != text and not isinstance(error, KeyError):
         shown = type(name, (kind,), {"__module__": kind.__module__, "__str__": lambda self: text})
-        error = make(shown)
+        error = _bare(shown)
         error.args = (text,)
     return error
+
+
+def _bare(kind: Any) -> BaseException:
+    """An exception made without its constructor, which may ask for arguments that only the original place has."""
+    return kind.__new__(kind)  # type: ignore[no-any-return]
 
 
 def _stall(how: str, seconds: float) -> None:
