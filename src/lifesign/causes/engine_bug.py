@@ -9,6 +9,7 @@ merely reports what it was given.
 from __future__ import annotations
 
 from lifesign.causes._reading import speculates
+from lifesign.causes.kv_connector import counts_external_tokens
 from lifesign.causes.model import DECISIVE, SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.causes.request_poison import EMBEDS_FRAMES, ENGINE_LOOP, GRAMMAR_FRAMES, MULTIMODAL_FRAMES
 from lifesign.facts.model import Event, Life, Phase
@@ -411,6 +412,8 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
     finding.values["frame"] = _frame_name(event)
     message = exc.message.strip().split("\n")[0][:200] if exc else event.text.split("\n")[0][:200]
     finding.values["message"] = message or "It has no message."
+    if finding.subtype == "by-frame" and counts_external_tokens(event, life):
+        return None
     if finding.subtype == "by-frame":
         finding.subtype = place_of(event)
         exact = exc is not None and exc.short_type in (

@@ -228,6 +228,23 @@ def _by_frames(event: Event, life: Life) -> str:
     return "connector"
 
 
+def counts_external_tokens(event: Event, life: Life) -> bool:
+    """Whether the scheduler failed at arithmetic that a connector feeds: tokens that it promised to bring (LMCache#2327)."""
+    exc = event.exc
+    if exc is None or not exc.frames or exc.short_type not in ("AssertionError", "ValueError"):
+        return False
+    last = exc.frames[-1]
+    place = last.file.replace("\\", "/")
+    if "core/sched/" not in place and "kv_cache_manager" not in place and "block_pool" not in place:
+        return False
+    if not any(part in f"{last.code} {exc.message}" for part in ("num_new_tokens", "external", "computed_tokens")):
+        return False
+    return (
+        bool(life.config.get("kv_transfer_config"))
+        or life.mentions("LMCache INFO", "Creating v1 connector") is not None
+    )
+
+
 def _raised_there(event: Event, _life: Life) -> bool:
     """Whether the connector is near the end of the traceback: in the last six frames, not just the call that led there."""
     if event.exc is None:
@@ -274,6 +291,7 @@ CAUSE = Cause(
             kinds=("exception", "wrapper"),
         ),
         Signature("connector", none=_OTHERS, when=_raised_there, kinds=("exception",)),
+        Signature("connector", when=counts_external_tokens, kinds=("exception",), certainty="supported"),
         Signature(
             "connector",
             any=("Worker failed with KV connector output", "Failed to reset the KV connector cache"),

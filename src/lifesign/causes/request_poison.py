@@ -198,10 +198,12 @@ def _came_twice(event: Event, life: Life) -> bool:
     """Whether the id that an error names was accepted twice in this life."""
     if event.exc is None or event.exc.short_type not in ("KeyError", "AssertionError", "ValueError", "RuntimeError"):
         return False
+    if event.weight != "fatal" and event.process.role != "core":
+        return False
     match = re.search(r"\b((?:chatcmpl|cmpl|embd)-[\w-]{1,80})", event.text[:4000])
     starts = ("Added request ", "Received request ")
     seen: dict[str, int] = {}
-    for other in life.events[: event.index]:
+    for other in life.events[max(0, event.index - 3000) : event.index]:
         for start in starts:
             if other.text.startswith(start):
                 name = start + other.text[len(start) : len(start) + 100].split(":")[0].rstrip(". ")

@@ -247,7 +247,10 @@ CAUSE = Cause(
         ),
         Signature(
             "worker-died-no-trace",
-            any=("WorkerProc initialization failed due to an exception in a background process",),
+            any=(
+                "WorkerProc initialization failed due to an exception in a background process",
+                "got fatal signal from worker processes",
+            ),
             kinds=("exception", "death", "wrapper", "log"),
             strength=TRACE,
             certainty="possible",

@@ -13,6 +13,7 @@ from dataclasses import replace
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life, Phase
 from lifesign.remedies import library as lib
+from lifesign.remedies import sizing, versions
 from lifesign.remedies.model import Remedy
 from lifesign.text import T
 
@@ -34,40 +35,29 @@ _NO_WORK = ("idle", "shutdown-step", "uvicorn-shutdown", "uvicorn-done", "worker
 _NCCL_UP = ("vLLM is using nccl==", "Init COMPLETE", "NCCL version ")
 
 
-def _release(life: Life) -> tuple[int, ...]:
-    """The release as numbers, `()` when the log doesn't say."""
-    return tuple(int(part) for part in re.findall(r"\d+", life.version)[:3])
-
-
-def default_limit_s(life: Life) -> int:
-    """Seconds that one worker call may take in this life: the environment, else the release's default.
-
-    40 s up to 0.8.5, 300 s from 0.9.0 (vLLM PR 18558), a variable from 0.9.2 (PR 19544).
+def sequences(life: Life) -> int:
+    """How many sequences the failing step may have held: the scheduler's own count at death, else the last
+    `Running: N reqs` that wasn't zero, else the configured or default limit.
     """
-    told = life.env.get("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "")
-    if told.isdigit():
-        return int(told)
-    release = _release(life)
-    return 40 if release and release < (0, 9) else 300
+    for marker, pattern in (
+        ("num_running_reqs=", r"num_running_reqs=(\d{1,6})"),
+        ("Running: ", r"Running: (\d{1,6}) reqs"),
+    ):
+        for event in reversed(life.events):
+            if marker not in event.text:
+                continue
+            match = re.search(pattern, event.text[:4000])
+            if match and int(match[1]):
+                return int(match[1])
+    return sizing.current_sequences(life)
 
 
-def sequences(life: Life) -> tuple[int, int]:
-    """How many sequences a step may have held, and the line that says so (0 when it is a default).
-
-    In this order: the scheduler's own count at death, the last `Running: N reqs`, the configured limit, the default.
-    """
-    for event in reversed(life.events):
-        match = re.search(r"num_running_reqs=(\d{1,6})", event.text[:4000])
-        if match and int(match[1]):
-            return int(match[1]), event.line
-    for event in reversed(life.events):
-        match = re.search(r"Running: (\d{1,6}) reqs", event.text[:4000])
-        if match and int(match[1]):
-            return int(match[1]), event.line
-    told = str(life.config.get("max_num_seqs", ""))
-    if told.isdigit():
-        return int(told), 0
-    return (256 if life.platform != "cpu" else 128), 0
+def _limit(life: Life) -> T:
+    """The limit of a step in words; a default is called one, since the environment isn't in the log."""
+    limit_s = f"{sizing.current_step_timeout_s(life):g}"
+    if life.env.get("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS") or "step_timeout_s" in life.figures:
+        return T(f"{limit_s} s", f"{limit_s} 秒")
+    return T(f"{limit_s} s unless set otherwise", f"默认 {limit_s} 秒")
 
 
 FIND_WORKER_ERROR = Remedy(
@@ -85,7 +75,7 @@ UPGRADE_READY = Remedy(
     kind="upgrade",
     title=T("upgrade to 0.14 or newer", "升级到 0.14 或更新"),
     why=T("Up to 0.13 the start limit of 600 s can't be changed.", "0.13 及以前，600 秒的启动时限改不了。"),
-    unless=lambda life: not life.version or _release(life) >= (0, 14),
+    unless=lambda life: versions.at_least(life.version, "0.14.0") is not False,
     source="vllm#35616",
 )
 SHIM_CHECK = Remedy(
@@ -133,8 +123,8 @@ SUBTYPES = {
     "execute-model-rpc": Subtype(
         T("A step took longer than the engine waits for its worker", "一步算得太久，引擎等不到 worker 的回应"),
         T(
-            "EngineCore asked its workers for {method} and got no answer within {limit} s, so it gave up and ended everything. The text is the same for a slow worker, a stopped one and a hang: it is a symptom.",
-            "EngineCore 让 worker 执行 {method}，{limit} 秒内没有回应，于是放弃并结束整个引擎。worker 太慢、被暂停、卡死，报的都是这一句：它只是症状。",
+            "EngineCore asked its workers for {method} and got no answer within the limit of a step, so it gave up and ended everything. The text is the same for a slow worker, a stopped one and a hang: it is a symptom.",
+            "EngineCore 让 worker 执行 {method}，在单步时限内没有等到回应，于是放弃并结束整个引擎。worker 太慢、被暂停、卡死，报的都是这一句：它只是症状。",
         ),
         _RPC_REMEDIES,
         ("vllm#18558", "vllm#19544"),
@@ -227,35 +217,32 @@ def _fill(finding: Finding, life: Life) -> Finding:
         waited = re.search(r"Waited (\d{1,6})", text)
         finding.values.setdefault("limit", waited[1] if waited else life.env.get("VLLM_ENGINE_READY_TIMEOUT_S", "600"))
         return finding
-    finding.values.setdefault("limit", str(default_limit_s(life)))
     if finding.subtype in ("execute-model-rpc", "engine-iteration") and _compiling_grammar(finding.event, life):
         return replace(finding, subtype="structured-output", certainty="possible")
     if finding.subtype != "execute-model-rpc":
         return finding
-    count, _ = sequences(life)
+    if life.world_size > 1 and life.mentions(*_SHIM) is not None:
+        return replace(finding, subtype=_SHIMMED, certainty="possible")
+    count, limit = sequences(life), _limit(life)
     finding.values["sequences"] = str(count)
-    shim = life.mentions(*_SHIM)
-    if shim is not None and life.world_size > 1:
-        return replace(finding, subtype="gpu-virtualisation-shim", certainty="possible")
+    finding.values["limit"] = limit.en
     if life.world_size > 1:
         finding.remedies = (*_RPC_REMEDIES, *_RPC_MANY)
     if life.platform == "cpu" and finding.event.phase is Phase.SERVING:
-        limit_s = finding.values["limit"]
         finding.why = T(
-            f"Most likely the worker was computing, not dead: a limit of {limit_s} s is too short for {count} sequences on a CPU.",
-            f"worker 很可能在计算，并没有死：对 CPU 上的 {count} 个序列来说，{limit_s} 秒的时限太短。",
+            f"Most likely the worker was computing, not dead: the limit of a step ({limit.en}) is too short for {count} sequences on a CPU.",
+            f"worker 很可能在计算，并没有死：对 CPU 上的 {count} 个序列来说，单步时限（{limit.zh}）太短。",
         )
     return finding
 
 
 def _compiling_grammar(event: Event, life: Life) -> bool:
     """Whether a constrained request was in hand while the engine computed nothing: then a grammar was being compiled."""
-    asked = False
-    for other in reversed(life.events[max(0, event.index - 60) : event.index]):
-        asked = asked or any(part in other.text[:4000] for part in _CONSTRAINED)
-        if "throughput:" in other.text:
-            return asked and "Running: 0 reqs" in other.text
-    return False
+    recent = life.events[max(0, event.index - 60) : event.index]
+    stats = next((other for other in reversed(recent) if "throughput:" in other.text), None)
+    if stats is None or "Running: 0 reqs" not in stats.text:
+        return False
+    return any(part in other.text[:4000] for other in recent for part in _CONSTRAINED)
 
 
 def _told(life: Life) -> list[Event]:
