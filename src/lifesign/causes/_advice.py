@@ -306,3 +306,14 @@ NO_OFFLOAD = Remedy(
         "去掉 --cpu-offload-gb：它依赖统一寻址和锁页内存。",
     ),
 )
+NOT_TRITON_ATTENTION = Remedy(
+    slug="not-triton-attention",
+    kind="flag",
+    title=T("an attention backend that isn't Triton's", "换用非 Triton 的注意力后端"),
+    why=T("The kernel that doesn't fit is Triton's attention.", "放不下的正是 Triton 的注意力内核。"),
+    forms=(
+        Form("--attention-backend", "FLASH_ATTN", since="0.13.0"),
+        Form("VLLM_ATTENTION_BACKEND", "FLASH_ATTN", until="0.12.0"),
+    ),
+    source="vLLM source: VLLM_ATTENTION_BACKEND is read to 0.12.0, the flag exists from 0.13.0",
+)

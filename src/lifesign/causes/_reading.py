@@ -13,6 +13,8 @@ from lifesign.facts.model import Event, Life
 from lifesign.remedies.model import Computed, Remedy
 from lifesign.text import T
 
+EDGE_EVENTS = 2000
+"""How many events from each end of a life (or before an event) are searched: an error storm must stay cheap."""
 QUIET_LEVELS = ("DEBUG", "INFO", "WARNING", "WARN")
 _UNITS_GIB = {
     "B": 2.0**-30,
@@ -102,14 +104,26 @@ def add_context(finding: Finding, event: Event | None, why: T) -> None:
         finding.evidence.append(Evidence(event, "context", why))
 
 
+def edges(life: Life) -> list[Event]:
+    """The events of a life, in a long one those near its two ends."""
+    if len(life.events) <= 2 * EDGE_EVENTS:
+        return life.events
+    return life.events[:EDGE_EVENTS] + life.events[-EDGE_EVENTS:]
+
+
+def seen(life: Life, *parts: str) -> Event | None:
+    """The first event near the ends of a life that contains any of `parts`; users' text excluded."""
+    for event in edges(life):
+        if event.weight not in ("quoted", "foreign") and event.has(*parts):
+            return event
+    return None
+
+
 def first_before(event: Event, life: Life, *parts: str) -> Event | None:
-    """The first loud, engine-made event before `event` whose text contains any of `parts`."""
-    for other in life.events[: event.index]:
-        if (
-            other.kind not in ("progress", "milestone", "signal")
-            and other.weight not in ("quoted", "foreign", "advice", "request", "teardown")
-            and is_loud(other, life)
-            and other.has(*parts)
-        ):
+    """The first loud, engine-made event among those before `event` whose text contains any of `parts`."""
+    for other in life.events[max(0, event.index - EDGE_EVENTS) : event.index]:
+        if other.kind in ("progress", "milestone", "signal") or not other.has(*parts):
+            continue
+        if other.weight not in ("quoted", "foreign", "advice", "request", "teardown") and is_loud(other, life):
             return other
     return None

@@ -105,7 +105,23 @@ def _loads_artefact(event: Event, life: Life) -> bool:
     return any(part in f"{frame.file}:{frame.func}" for frame in last for part in CACHE_FRAMES)
 
 
+def _after_cache_load(event: Event, life: Life) -> bool:
+    """Whether generated code failed right after stored artefacts had been loaded: then they don't fit any more."""
+    if event.exc is None or not event.exc.frames:
+        return False
+    last = f"{event.exc.frames[-1].file}"
+    if not any(
+        part in last for part in ("inductor_cache", "torchinductor_", "torch_compile_cache", "torch_aot_compile")
+    ):
+        return False
+    return life.before(event, "Directly load", "from the cache", "AOT compil", within=200) is not None
+
+
 SIGNATURES = (
+    Signature("flashinfer-build", any=BUILD_TEXTS, frames=("flashinfer",)),
+    Signature("flashinfer-build", any=BUILD_TEXTS, regex=r"flashinfer"),
+    Signature("flashinfer-build", types=("FileNotFoundError",), any=("'ninja'",)),
+    Signature("jit-build", any=(*BUILD_TEXTS, "Ninja is required to load C++ extensions")),
     Signature("ptxas-arch", any=PTXAS_TEXTS, when=reading.is_loud),
     Signature("ptxas-arch", types=("PTXASError",)),
     Signature(
@@ -135,8 +151,6 @@ SIGNATURES = (
             "cannot find -lze_loader",
         ),
     ),
-    Signature("flashinfer-build", any=BUILD_TEXTS, frames=("flashinfer",)),
-    Signature("flashinfer-build", any=BUILD_TEXTS, regex=r"flashinfer"),
     Signature(
         "flashinfer-build",
         any=(
@@ -161,7 +175,6 @@ SIGNATURES = (
         none=DEVICE_TEXTS,
         when=reading.is_loud,
     ),
-    Signature("jit-build", any=BUILD_TEXTS),
     Signature(
         "jit-build",
         any=(
@@ -205,6 +218,12 @@ SIGNATURES = (
     ),
     Signature("compile-cache", any=CACHE_TEXTS, when=reading.is_loud),
     Signature("compile-cache", types=CACHE_TYPES, none=DEVICE_TEXTS, when=_loads_artefact, certainty="supported"),
+    Signature(
+        "compile-cache",
+        types=("AssertionError", "TypeError", "KeyError", "AttributeError", "NameError"),
+        when=_after_cache_load,
+        certainty="supported",
+    ),
     Signature(
         "inductor-triton",
         any=("No valid triton configs", "NoTritonConfigsError", "NoValidChoicesError", "LoweringException"),
@@ -365,10 +384,13 @@ def refine(finding: Finding, life: Life) -> Finding | None:
                 "nvcc 的路径以冒号开头：CUDA_HOME（或 CUDA_PATH）被当成列表拼接了。",
             )
         )
+    if finding.subtype in ("flashinfer-build", "jit-build") and any(part in text for part in PTXAS_TEXTS):
+        remedies.insert(0, advice.NEWER_TOOLKIT)
+        notes.append(T("The compiler is older than the GPU or the code.", "编译器比 GPU 或代码更旧。"))
     if finding.subtype == "ptxas-arch" and (match := _ARCH.search(text)):
         finding.values["arch"] = match[1]
         notes.append(T(f"The architecture is {match[1]}.", f"目标架构是 {match[1]}。"))
-    if "ccache" in text or life.mentions("ccache") is not None:
+    if "ccache" in text or reading.seen(life, "ccache") is not None:
         notes.append(
             T(
                 "ccache stands in front of the compiler; call the compiler directly (CC=/usr/bin/gcc).",
@@ -383,7 +405,8 @@ def _caches_off(life: Life) -> Event | str | None:
     """Evidence that an environment variable keeps inductor from writing its artefacts."""
     if str(life.env.get("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "")).strip() in ("1", "true", "True"):
         return "env"
-    return life.mentions(
+    return reading.seen(
+        life,
         "TORCHINDUCTOR_FORCE_DISABLE_CACHES=1",
         "TORCHINDUCTOR_FORCE_DISABLE_CACHES: 1",
         "'TORCHINDUCTOR_FORCE_DISABLE_CACHES': '1'",

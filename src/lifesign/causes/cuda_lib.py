@@ -104,7 +104,13 @@ def refine(finding: Finding, life: Life) -> Finding | None:
         )
         return reading.explain(finding, SUBTYPES[finding.subtype].why, note)
     if "NOT_INITIALIZED" in text or "cublasCreate" in text or "cudnnCreate" in text:
-        finding.remedies = (advice.RULE_OUT_XID, memory.FREE_DEVICE, host.UNSET_LD_LIBRARY_PATH, advice.MATCHING_TORCH)
+        finding.remedies = (
+            advice.RULE_OUT_XID,
+            memory.FREE_DEVICE,
+            host.DRIVER_COMPAT,
+            host.UNSET_LD_LIBRARY_PATH,
+            advice.MATCHING_TORCH,
+        )
         note = T(
             "It failed while it was created: a full card or a broken driver state is likelier than a wrong call.",
             "它在创建时就失败：显存已满或驱动状态异常，比调用有误更可能。",

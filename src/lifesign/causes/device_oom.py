@@ -232,6 +232,8 @@ def refine(finding: Finding, life: Life) -> Finding | None:
     if finding.subtype in ("kv-too-small", "kv-none"):
         return _kv_cache(finding, life)
     if finding.subtype == "nccl-alloc":
+        if finding.event.phase is Phase.LOAD:
+            finding.remedies = (memory.FREE_DEVICE, memory.LOWER_UTILISATION, memory.MORE_TENSOR_PARALLEL)
         return reading.cite(finding, "out of memory")
     if (
         finding.subtype == "sleep-wake"

@@ -214,7 +214,7 @@ def refine(finding: Finding, life: Life) -> Finding | None:
                 "当时正在捕获集合通信；通信本身没有问题。",
             )
         )
-        if any("\\" in frame.file for frame in event.exc.frames) or life.mentions("backend=gloo"):
+        if any("\\" in frame.file for frame in event.exc.frames) or reading.seen(life, "backend=gloo"):
             remedies += [memory.SINGLE_DEVICE, host.USE_LINUX]
             notes.append(
                 T(

@@ -64,6 +64,7 @@ KERNEL_NAMED = (
 )
 DEAD_WRAPPERS = ("MQEngineDeadError", "AsyncEngineDeadError", "EngineDeadError")
 ROCM_TEXTS = (
+    "HW Exception by GPU node",
     "HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION",
     "HSA_STATUS_ERROR_MEMORY_FAULT",
     "HSA_STATUS_ERROR_EXCEPTION",
@@ -108,6 +109,11 @@ SIGNATURES = (
         regex=r"illegal memory access|unspecified launch failure|misaligned address|illegal instruction",
         strength=SYMPTOM,
     ),
+    # The C++ runtime's last words: an earlier line of the same fault says more.
+    Signature(
+        "ima-serving", any=("what():",), all=("illegal memory access",), phases=(Phase.SERVING,), strength=SYMPTOM
+    ),
+    Signature("ima-startup", any=("what():",), all=("illegal memory access",), strength=SYMPTOM),
     # Other platforms.
     Signature("rocm-fault", any=("Memory access fault by GPU", *ROCM_TEXTS)),
     Signature(
@@ -138,6 +144,12 @@ SIGNATURES = (
             "aicore exception",
             "vector core exception",
             "The DDR address of the MTE instruction is out of range",
+            "The aicore execution is abnormal",
+            "The vector core execution is abnormal",
+            "exception of fftsplus",
+            "exception of aicore",
+            "exception of aivec",
+            "507018",
         ),
         none=("507014",),
     ),
@@ -354,7 +366,9 @@ def refine(finding: Finding, life: Life) -> Finding | None:
 
 def _kernel_log(finding: Finding, life: Life) -> None:
     """Xid 13 and 31 confirm a software fault; memory, bus and power Xids mean that the card itself may be at fault."""
-    for event in life.of_kind("kernel"):
+    for event in reading.edges(life):
+        if event.kind != "kernel":
+            continue
         if any(f"): {number}," in event.text for number in (13, 31, 43)) and "Xid" in event.text:
             finding.evidence.append(
                 Evidence(

@@ -114,18 +114,20 @@ SIGNATURES = (
             "GPUTooOldForTriton",
             "not supported in this architecture. The supported fp8 dtypes are",
             "fp8e4nv not supported in this architecture",
+            "is not supported with Compute Capability",
             "fp8e4nv data type is not supported on CUDA arch",
         ),
         when=reading.is_loud,
     ),
-    Signature("uva", any=("UVA is not available", "Unified Virtual Addressing")),
+    Signature("uva", any=("UVA is not available", "Unified Virtual Addressing", "requires uva", "requires UVA")),
     Signature(
         "cpu-isa",
         any=("Illegal instruction", "SIGILL"),
         none=("an illegal instruction was encountered", "cudaErrorIllegalInstruction", "HSA_STATUS"),
         kinds=("plain", "native", "kernel", "death", "log", "exception"),
     ),
-    Signature("cpu-isa", regex=r"trap invalid opcode", kinds=("kernel", "plain")),
+    Signature("cpu-isa", any=("trap invalid opcode",), kinds=("kernel", "plain")),
+    Signature("cpu-isa", regex=r"(?:exit code: |': )-4\b", kinds=("death",), strength=SYMPTOM, certainty="supported"),
     Signature(
         "kernel-missing",
         types=("RuntimeError", "NotImplementedError", "ValueError", "AssertionError"),
@@ -234,6 +236,8 @@ def refine(finding: Finding, life: Life) -> Finding | None:
             remedies.insert(1, graphs.NO_DEEP_GEMM)
         if finding.event.exc.passes("attention", "flash_attn", "attn"):
             remedies.insert(0, graphs.OTHER_ATTENTION_BACKEND)
+    if finding.subtype == "triton-smem" and finding.event.exc is not None and finding.event.exc.passes("attention"):
+        remedies[0] = advice.NOT_TRITON_ATTENTION
     finding.remedies = tuple(remedies)
     return reading.explain(finding, SUBTYPES[finding.subtype].why, *notes) if notes else finding
 
