@@ -87,7 +87,7 @@ def _adapter_is_fatal(event: Event, life: Life) -> bool:
     """A refused adapter ends one request in the API server; in the core, a worker, or before serving it ends the engine."""
     if event.weight == "request" or event.kind == "log":
         return False
-    return event.process.role in ("core", "worker") or event.phase is not Phase.SERVING or event.weight == "fatal"
+    return event.process.role != "api" or event.phase is not Phase.SERVING or event.weight == "fatal"
 
 
 SIGNATURES = (

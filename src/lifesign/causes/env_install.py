@@ -452,5 +452,5 @@ CAUSE = Cause(
     subtypes=SUBTYPES,
     signatures=SIGNATURES,
     refine=lambda finding, life: None if finding.role == "context" else _refine(finding, life),
-    order=9,
+    order=8,
 )

@@ -242,7 +242,12 @@ SIGNATURES = (
         any=("creating shared memory segment", "shared memory segment /dev/shm", "No space left on device"),
         all=("/dev/shm",),
     ),
-    Signature("shm-too-small", all=("NCCL WARN", "shared memory"), when=_nccl_failed_after, certainty="supported"),
+    Signature(
+        "shm-too-small",
+        any=("shared memory", "/dev/shm", "No space left on device", "posix_fallocate"),
+        all=("NCCL WARN",),
+        when=_nccl_failed_after,
+    ),
     Signature(
         "shm-too-small",
         any=(
@@ -292,6 +297,7 @@ SIGNATURES = (
     Signature(
         "disk-full",
         any=("No space left on device", "Disk quota exceeded", "os error 28", "Errno 28]", "Errno 122]"),
+        none=("NCCL", "/dev/shm"),
         kinds=("exception", "wrapper", "plain"),
         when=_loud,
     ),

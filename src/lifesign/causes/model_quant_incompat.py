@@ -284,8 +284,8 @@ SIGNATURES = (
         "tp-divisibility",
         any=("input_size_per_partition", "output_size_per_partition", "intermediate_size_per_partition"),
         regex=r"divisible|multiple|aligned",
-        kinds=("exception", "wrapper", "log"),
-        when=reading.is_loud,
+        kinds=("exception", "wrapper"),
+        certainty="supported",
     ),
     Signature(
         "gpu-capability",
