@@ -51,7 +51,7 @@ class Bundle:
                     (wanted / ".room").unlink()
                 if attempt == 0:
                     self._state.release_reserve()
-        folder = Path(tempfile.mkdtemp(prefix=f"lifesign-{self.id}-", dir=_roomy_folder()))
+        folder = Path(tempfile.mkdtemp(prefix=f"lifesign-{self.id}-", dir=roomy_folder()))
         self.left_out.append(f"the state folder takes nothing ({reason}): this bundle is in {folder}")
         with suppress(OSError):
             wanted.rmdir()
@@ -153,7 +153,7 @@ class Bundle:
         return archive
 
 
-def _roomy_folder() -> str | None:
+def roomy_folder() -> str | None:
     """A temporary folder that takes a mebibyte; None leaves the choice to `tempfile`."""
     for folder in (tempfile.gettempdir(), "/var/tmp", "/dev/shm", "/run"):
         with suppress(OSError), tempfile.TemporaryFile(dir=folder) as probe:
@@ -238,8 +238,9 @@ def list_archive(archive: Path) -> list[str]:
 
     try:
         with archive.open("rb") as raw, zstandard.ZstdDecompressor().stream_reader(raw) as reader:
-            with tarfile.open(fileobj=io.BytesIO(reader.read())) as tar:
-                return tar.getnames()
+            content = io.BytesIO(reader.read())
+        with tarfile.open(fileobj=content) as tar:
+            return tar.getnames()
     except (zstandard.ZstdError, tarfile.TarError) as error:
         raise OSError(f"{archive}: damaged ({error})") from error
 

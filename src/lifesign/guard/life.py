@@ -21,7 +21,7 @@ from lifesign.guard.exits import ExitWatch
 from lifesign.guard.procs import ProcId
 
 FULL_SCAN_S = 30.0
-TITLE_AGE_S = 300.0
+TITLE_AGE_S = 120.0
 MAX_MEMBERS = 4096
 ENGINE_ROLES = ("core", "worker", "coordinator")
 
@@ -66,13 +66,14 @@ class Life:
     exits: ExitWatch = field(default_factory=ExitWatch)
     shm: set[str] = field(default_factory=set)
     changed: bool = True
+    details: dict[str, Any] = field(default_factory=dict)
     _known: set[int] = field(default_factory=set)
     _full_at_s: float = 0.0
     _shm_listing: frozenset[str] = frozenset()
 
     def start(self, name: str) -> None:
         """Register the top process."""
-        self._join(self.top, os.getpid(), "api", name)
+        self.join(self.top, os.getpid(), "api", name)
         self._known = set(procs.all_pids()) - {self.top.pid}
         self._full_at_s = self.clock() + FULL_SCAN_S
 
@@ -102,15 +103,16 @@ class Life:
         belongs = (
             stat.ppid in parents
             or stat.session == self.top.pid
-            or (stat.ppid == os.getpid() and stat.session != os.getsid(0))
             or procs.marker_of(pid) == self.id
+            or (stat.ppid == os.getpid() and stat.session != os.getsid(0) and not procs.read_environ(pid))
         )
         if not belongs:
             return None
         role, name = procs.role_of(stat.comm, procs.read_cmdline(pid))
-        return self._join(stat.id, stat.ppid, role, name)
+        return self.join(stat.id, stat.ppid, role, name)
 
-    def _join(self, proc: ProcId, ppid: int, role: str, name: str) -> Member:
+    def join(self, proc: ProcId, ppid: int, role: str, name: str) -> Member:
+        """Register a process as a member."""
         member = Member(proc, ppid, role, name, self.clock())
         self.members[proc] = member
         self.exits.add(proc)
@@ -118,9 +120,9 @@ class Life:
         return member
 
     def _read_titles(self, now_s: float) -> None:
-        """A process gets its title some time after it started."""
+        """A process gets its title some time after it started; a forked one bears its parent's until then."""
         for member in self.alive():
-            if member.role == "other" and now_s - member.seen_s < TITLE_AGE_S:
+            if member.id != self.top and now_s - member.seen_s < TITLE_AGE_S:
                 stat = procs.read_stat(member.id.pid)
                 if stat is not None and stat.id == member.id:
                     role, name = procs.role_of(stat.comm, procs.read_cmdline(member.id.pid))
@@ -180,6 +182,7 @@ class Life:
         """For `life.json`: enough for the next guard to find every process of this life, and nobody else's."""
         return {
             "schema": "lifesign.life/1",
+            **self.details,
             "id": self.id,
             "number": self.number,
             "boot_id": procs.boot_id(),

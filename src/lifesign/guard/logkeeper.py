@@ -32,6 +32,7 @@ from typing import Any
 from lifesign.guard.logstore import Place, SegmentWriter, compress_segment, read_segment, segments
 
 READ_BYTES = 1 << 18
+WRITE_BYTES = 1 << 16
 QUEUE_BYTES = 32 << 20
 FORWARD_BYTES = 32 << 20
 STUCK_S = 1.0
@@ -66,6 +67,7 @@ class Keeper:
         self._incoming_bytes = 0
         self._changed = threading.Condition()
         self._moved = 0
+        self._shown_bytes = 0
         self._lock = threading.Lock()
         self._sent_in_second = (0, 0)
 
@@ -77,14 +79,22 @@ class Keeper:
         for thread in threads:
             thread.start()
         self._write()
-        deadline_s = time.monotonic() + DRAIN_S
-        for thread in threads:
-            thread.join(max(0.0, deadline_s - time.monotonic()))
+        self._drain(threads)
         for channel in self.channels:
             self.writer.losses.unshown_bytes += sum(
                 len(data) if data is not None else place.length if place else 0 for data, place in list(channel.chunks)
             )
         self._send({"op": "eof", **self._stats()})
+
+    def _drain(self, threads: list[threading.Thread]) -> None:
+        """Let the forwarders finish as long as anybody reads: `DRAIN_S` without a byte taken is the end."""
+        moved, moved_s = -1, time.monotonic()
+        while any(thread.is_alive() for thread in threads):
+            time.sleep(0.02)
+            if self._shown_bytes != moved:
+                moved, moved_s = self._shown_bytes, time.monotonic()
+            elif time.monotonic() - moved_s > DRAIN_S:
+                return
 
     def _read(self, channel: Channel) -> None:
         while True:
@@ -196,19 +206,30 @@ class Keeper:
         """Write to our stdout or stderr; False once nobody reads it any more."""
         try:
             if data is not None:
-                _write_all(out_fd, data)
+                self._write_out(out_fd, data)
             elif place is not None:
                 path = dict(segments(self.writer.folder)).get(place.segment)
                 if path is None:
                     self.writer.losses.unshown_bytes += place.length
                     return True
                 for chunk in read_segment(path, place.offset, place.length):
-                    _write_all(out_fd, chunk)
+                    self._write_out(out_fd, chunk)
         except FileNotFoundError:  # compressed between our look and our open: the next look finds the other form
             return self._show(out_fd, data, place)
         except OSError:
             return False
         return True
+
+    def _write_out(self, fd: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                written = os.write(fd, view[:WRITE_BYTES])
+            except BlockingIOError:  # somebody made the shared description non-blocking
+                time.sleep(0.01)
+                continue
+            view = view[written:]
+            self._shown_bytes += written
 
     def _scan(self, tail: bytes, data: bytes) -> bytes:
         """Report lines with one of the marks; gives the end of the chunk, where a mark may have been cut."""
@@ -258,6 +279,8 @@ class Keeper:
                 with self._lock:
                     self.writer.sync()
                 self._send({"op": "synced", **self._stats()})
+            elif request["op"] == "stats":
+                self._send({"op": "stats", **self._stats()})
             elif request["op"] == "tail":
                 with self._lock:
                     tail = self.writer.tail(int(request["bytes"]))
@@ -270,15 +293,6 @@ class Keeper:
         deadline_s = time.monotonic() + limit_s
         while self._incoming_bytes and time.monotonic() < deadline_s:
             time.sleep(0.005)
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[os.write(fd, view) :]
-        except BlockingIOError:  # somebody made the shared description non-blocking
-            time.sleep(0.01)
 
 
 def main(arguments: list[str]) -> None:

@@ -129,7 +129,7 @@ def role_of(comm: str, cmdline: list[str]) -> tuple[str, str]:
     if found:
         kind, name = found.group(1).lower(), found.group(1) + found.group(2)
         if kind.startswith("enginecor"):
-            return "core", name
+            return "core", name if name.startswith("EngineCore") else "EngineCore"  # the kernel's name is cut
         if kind.startswith("worker"):
             return "worker", name
         if kind.startswith("dpcoord"):

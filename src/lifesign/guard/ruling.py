@@ -97,11 +97,16 @@ def rule(verdict: dict[str, Any], facts: Facts) -> Ruling:
         if found is not None:
             return found
     if logged.cause in ("silent-death", "insufficient-log", "not-a-crash", ""):
-        found = _ended(logged, facts)
+        found = _asked(logged, facts) or _ended(logged, facts)
         if found is not None:
             return found
-    if not facts.became_ready and facts.top_code == 2 and logged.cause in ("insufficient-log", "not-a-crash", ""):
-        return _named(logged, facts, "user-config", "usage", "established", _USAGE, "the command ended with code 2")
+    if not facts.became_ready and logged.cause in ("insufficient-log", "not-a-crash", ""):
+        if facts.top_code in (2, 126, 127):
+            proof = f"the command ended with code {facts.top_code}"
+            return _named(logged, facts, "user-config", "usage", "established", _USAGE, proof, code=facts.top_code)
+        if not any(end.role in ("core", "worker") for end in facts.ends) and facts.top_code is not None:
+            proof = f"the command ended with code {facts.top_code} before it was an engine"
+            return _named(logged, facts, "insufficient-log", "", "possible", _AT_ONCE, proof, code=facts.top_code)
     return logged
 
 
@@ -181,6 +186,17 @@ def _hang(logged: Ruling, facts: Facts) -> Ruling | None:
     if not facts.became_ready:
         return _named(logged, facts, "timeout-hang", "start-stuck", "supported", _START_STUCK, proof, who=who)
     return _named(logged, facts, "timeout-hang", "stuck", "established", _STUCK, proof, who=who, finding=facts.hang)
+
+
+def _asked(logged: Ruling, facts: Facts) -> Ruling | None:
+    """An orderly end that guard did not ask for: the children's signals are then the server's own tidying."""
+    if logged.cause != "not-a-crash" or facts.top_code != 0 or not facts.became_ready:
+        return None
+    proof = "the server ended in order with code 0; guard had not asked for it"
+    return _named(
+        logged, facts, "process-lifecycle", "external-sigterm", "supported", _TERMINATED, proof,
+        who="the server", signal="a request to end",
+    )  # fmt: skip
 
 
 def _ended(logged: Ruling, facts: Facts) -> Ruling | None:
@@ -288,5 +304,15 @@ _LEFT = (
 )
 _USAGE = (
     T("The command line was refused", "命令行参数被拒绝"),
-    T("The program ended with code 2 before it did anything.", "程序什么都没做就以退出码 2 结束。"),
+    T("The program ended with code {code} before it did anything.", "程序什么都没做就以退出码 {code} 结束。"),
+)
+_AT_ONCE = (
+    T(
+        "The command ended with code {code} before it was ever an engine",
+        "命令以退出码 {code} 结束，期间没有出现过引擎",
+    ),
+    T(
+        "No engine process was started and the log says no reason; run the command by itself and look at its output.",
+        "没有任何引擎进程启动过，日志里也没有原因；单独运行这条命令看看输出。",
+    ),
 )

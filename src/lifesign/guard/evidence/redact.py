@@ -130,5 +130,7 @@ def _without_prompt(line: str) -> str:
         ]
         closing = line.rfind(", params: ", begin)
         end = closing if start.startswith("prompt:") and closing >= 0 else (min(ends) if ends else len(line))
+        if end > begin and end < len(line) and line[end - 1] in "'\"" and line[end] not in "'\"":
+            end -= 1
         line = f"{line[:begin]}<{end - begin} characters of a prompt>{line[end:]}"
     return line

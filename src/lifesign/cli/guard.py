@@ -1,0 +1,119 @@
+"""`lifesign guard -- vllm serve ...`: run an engine so that no death is silent and nothing about it is lost."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import typer
+
+from lifesign.errors import UsageError
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+def _default_state_dir() -> Path:
+    base = os.environ.get("LIFESIGN_STATE_DIR")
+    if base:
+        return Path(base)
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "lifesign"
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": False, "allow_interspersed_args": False}
+)
+def guard(
+    command: list[str] = typer.Argument(..., metavar="-- COMMAND [ARGS]...", help="The engine, as you would start it."),
+    state_dir: Path = typer.Option(
+        None,
+        "--state-dir",
+        help="Logs, incidents and memory [default: $LIFESIGN_STATE_DIR or ~/.local/state/lifesign].",
+    ),
+    max_restarts: int = typer.Option(
+        None, "--max-restarts", min=0, help="At most this many restarts [default: by policy]."
+    ),
+    grace: float = typer.Option(25.0, "--grace", min=0.5, help="Seconds from a stop request to the end of everything."),
+    http: str = typer.Option(
+        "127.0.0.1:9477", "--http", help="HOST:PORT for /livez /readyz /metrics /state, or `off`."
+    ),
+    engine_url: str = typer.Option(None, "--engine-url", help="Where the engine answers [default: from the command]."),
+    apply_remedies: bool = typer.Option(
+        False, "--apply-remedies", help="Restart with one verified remedy at a time; undone if it doesn't help."
+    ),
+    detector: bool = typer.Option(True, "--detector/--no-detector", help="Watch for hangs, and end a hung engine."),
+    own_timeouts: bool = typer.Option(
+        True,
+        "--own-timeouts/--no-own-timeouts",
+        help="Raise vLLM's own RPC limit: the detector judges sooner and by evidence.",
+    ),
+    private_tmp: bool = typer.Option(
+        True, "--private-tmp/--shared-tmp", help="Give each life a TMPDIR of its own, removed after it."
+    ),
+    hold: bool = typer.Option(
+        False, "--hold", help="When no further start is allowed: stay (not ready) instead of ending."
+    ),
+    webhook: list[str] = typer.Option(
+        [], "--webhook", help="POST suspicions, deaths and HELD to this address; repeatable."
+    ),
+    termination_message: Path = typer.Option(
+        None, "--termination-message", help="File for the reason of a death [default: /dev/termination-log if there]."
+    ),
+    keep_incidents: int = typer.Option(20, "--keep-incidents", min=1, help="Bundles to keep."),
+    log_keep_mib: int = typer.Option(1024, "--log-keep-mib", min=1, help="Log to keep, in MiB (compressed)."),
+    log_segment_mib: int = typer.Option(
+        64, "--log-segment-mib", min=1, help="Size at which the log is rotated, in MiB."
+    ),
+    keep_prompts: bool = typer.Option(False, "--keep-prompts", help="Leave prompts in the bundle's copy of the log."),
+    backoff_scale: float = typer.Option(
+        1.0, "--backoff-scale", min=0.0, max=1.0, help="Shorten the waits (for tests)."
+    ),
+    lang: str = typer.Option(None, "--lang", help="en or zh [default: from the locale]."),
+) -> None:
+    """Run an engine, watch it, keep the evidence, restart with sense.
+
+    Exits with the engine's code, but never 0 after a death; 2 when the command can't be started.
+    """
+    from lifesign.guard.settings import Settings, parse_http
+    from lifesign.guard.supervisor import Guard
+    from lifesign.text import default_lang
+
+    if lang not in (None, "en", "zh"):
+        raise UsageError(f"--lang {lang}: choose en or zh")
+    if not command:
+        raise UsageError("give the command to guard after --, for example: lifesign guard -- vllm serve MODEL")
+    settings = Settings(
+        command=tuple(command),
+        state_dir=state_dir or _default_state_dir(),
+        max_restarts=max_restarts,
+        grace_s=grace,
+        http=parse_http(http),
+        engine_url=engine_url.rstrip("/") if engine_url else None,
+        apply_remedies=apply_remedies,
+        own_timeouts=own_timeouts,
+        private_tmp=private_tmp,
+        hold=hold,
+        detector=detector,
+        backoff_scale=backoff_scale,
+        webhooks=tuple(webhook),
+        termination_message=termination_message,
+        log_segment_bytes=log_segment_mib << 20,
+        log_keep_bytes=log_keep_mib << 20,
+        keep_incidents=keep_incidents,
+        keep_prompts=keep_prompts,
+        lang="zh" if lang == "zh" else "en" if lang == "en" else default_lang(),
+    )
+    _open_standard_files()
+    raise typer.Exit(Guard(settings, make_watcher=_watcher).run())
+
+
+def _watcher(context):  # type: ignore[no-untyped-def]
+    return None
+
+
+def _open_standard_files() -> None:
+    """Some supervisors start programs with a closed stdin, stdout or stderr; the next file opened would take its place."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)

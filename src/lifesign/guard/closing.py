@@ -1,0 +1,263 @@
+"""After a death: everything into the bundle, the diagnosis, the decision. Runs beside the main loop, bounded in time.
+
+The order is that of worth: first a small incident.json that says "unfinished" (should guard be killed now, the next one
+completes it), then what decides, then what helps, then the archive.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lifesign.guard import procs
+from lifesign.guard.bundle import SCHEMA, Bundle
+from lifesign.guard.context import Context
+from lifesign.guard.diagnosis import diagnose_bundle, fallback_report
+from lifesign.guard.evidence.memory import host_memory, oom_kills
+from lifesign.guard.evidence.redact import redact_command, redact_environment
+from lifesign.guard.evidence.requests import in_flight
+from lifesign.guard.evidence.versions import versions
+from lifesign.guard.restart import Change, Decision, Died
+from lifesign.guard.ruling import End, Facts, Ruling, rule
+from lifesign.guard.session import Outcome
+
+MAX_EVENTS_BYTES = 8 << 20
+MAX_SCAN_BYTES = 32 << 20
+
+
+@dataclass
+class Closed:
+    """What came out of a death. `path` is the archive, or the folder where there is none."""
+
+    id: str
+    path: str
+    ruling: Ruling
+    decision: Decision
+    report: dict[str, Any]
+    left_out: list[str]
+
+
+def without_bundle(outcome: Outcome, decide: Callable[[Died], Decision], reason: str) -> Closed:
+    """When the incident itself broke: the decision must be taken all the same, from what guard has seen."""
+    report = fallback_report(f"the incident could not be written: {reason}")
+    ruling = rule(report["verdict"], facts_of(outcome))
+    death = Died(
+        cause=ruling.cause,
+        subtype=ruling.subtype,
+        exit_code=outcome.exit_code,
+        became_ready=outcome.became_ready,
+        served_s=outcome.served_s,
+    )
+    return Closed("-", "-", ruling, decide(death), report, [reason])
+
+
+def incident_id(now: float, number: int) -> str:
+    """`20261130T114207Z-0003`: sorts by time; the last part counts the lives."""
+    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}-{number:04d}"
+
+
+def close_incident(
+    context: Context,
+    outcome: Outcome,
+    *,
+    command: list[str],
+    environment: dict[str, str],
+    decide: Callable[[Died], Decision],
+    incident: str | None = None,
+    orphaned: bool = False,
+) -> Closed:
+    """Write the bundle of a death, diagnose it, and ask the policy. Never raises for want of disk or permission."""
+    settings, life = context.settings, outcome.life
+    bundle = Bundle(context.state, incident or incident_id(context.now(), life.number))
+    facts = facts_of(outcome, orphaned)
+    head = _head(context, outcome, command, facts)
+    bundle.put_incident({**head, "complete": False})
+    _put_evidence(context, bundle, outcome, command, environment)
+    bundle.put_log(
+        context.state.log_folder(life.id),
+        settings.bundle_log_bytes,
+        keep_prompts=settings.keep_prompts,
+        tail=_memory_tail(outcome),
+    )
+    report, ruling = diagnose_bundle(
+        context.helpers, bundle.folder, extra=["kernel.log"], facts=facts, lang=settings.lang
+    )
+    if not (bundle.folder / "report.json").exists():
+        bundle.put("report.json", json.dumps(report, indent=1, ensure_ascii=False))
+        bundle.put("report.txt", report["verdict"]["title"] + "\n")
+    flying = in_flight(_log_lines(bundle.folder / "engine.log"))
+    bundle.put("requests.json", json.dumps(flying, indent=1))
+    decision = decide(
+        Died(
+            cause=ruling.cause,
+            subtype=ruling.subtype,
+            phase=ruling.phase,
+            exit_code=outcome.exit_code,
+            became_ready=outcome.became_ready,
+            served_s=outcome.served_s,
+            hung=outcome.call is not None,
+            host_oom_kills=facts.oom_kill_delta,
+            xids=facts.xids,
+            requests=tuple(flying.values()),
+            changes=changes_of(report),
+        )
+    )
+    bundle.put_incident({**head, **_end(context, outcome, ruling, decision, flying), "complete": True})
+    archive = bundle.finish()
+    if archive is None:  # the archive's absence must be readable in the folder
+        bundle.put_incident({**head, **_end(context, outcome, ruling, decision, flying), "complete": True})
+    return Closed(bundle.id, str(archive or bundle.folder), ruling, decision, report, bundle.left_out)
+
+
+def facts_of(outcome: Outcome, orphaned: bool = False) -> Facts:
+    """What guard saw, for the ruling."""
+    ended = sorted(
+        (member for member in outcome.life.members.values() if member.ended_s is not None),
+        key=lambda member: member.ended_s or 0.0,
+    )
+    ends = []
+    for member in ended:
+        code, signal_name = procs.describe_status(member.status) if member.status is not None else (None, None)
+        ends.append(End(member.role, member.name, member.id.pid, code, signal_name, member.id in outcome.ours))
+    pids = {proc.pid for proc in outcome.life.members}
+    code, _ = procs.describe_status(outcome.status) if outcome.status is not None else (None, None)
+    return Facts(
+        ends=tuple(ends),
+        became_ready=outcome.became_ready,
+        top_code=code,
+        hang=outcome.call.finding if outcome.call else "",
+        who=outcome.call.who if outcome.call else (),
+        stopped=outcome.call.stopped if outcome.call else False,
+        oom_kill_delta=oom_kills(outcome.memory_before, outcome.memory_after),
+        kernel_oom_pids=tuple(pid for pid, _ in outcome.kernel.oom_kills if pid in pids),
+        xids=outcome.kernel.xids,
+        orphaned=orphaned,
+    )
+
+
+def changes_of(report: dict[str, Any]) -> tuple[Change, ...]:
+    """The remedies of a report that are a flag or a variable known to be valid in the engine's release."""
+    changes = []
+    for remedy in report.get("verdict", {}).get("remedies", []):
+        if remedy.get("kind") in ("flag", "env") and remedy.get("valid_in_version") is True and remedy.get("knob"):
+            value = str(remedy.get("value") or "")
+            if "{" in value and not value.startswith('{"'):  # a value that could not be computed
+                continue
+            changes.append(Change(remedy["kind"], str(remedy["knob"]), value or None))
+    return tuple(changes[:20])
+
+
+def _head(context: Context, outcome: Outcome, command: list[str], facts: Facts) -> dict[str, Any]:
+    code, signal_name = procs.describe_status(outcome.status) if outcome.status is not None else (None, None)
+    return {
+        "schema": SCHEMA,
+        "life": {
+            "id": outcome.life.id,
+            "number": outcome.life.number,
+            "started": outcome.started,
+            "ended": outcome.ended,
+            "ready_after_s": outcome.start_s,
+            "served_s": round(outcome.served_s, 3),
+        },
+        "command": redact_command(command),
+        "exit": {"code": code, "signal": signal_name, "guard_code": max(outcome.exit_code, 1)},
+        "trigger": outcome.trigger,
+        "processes": [
+            {**member.as_json(), "ended_by_guard": member.id in outcome.ours}
+            for member in outcome.life.members.values()
+        ],
+        "detector": None
+        if outcome.call is None
+        else {"finding": outcome.call.finding, "who": list(outcome.call.who), "stopped": outcome.call.stopped},
+        "memory": {"before": outcome.memory_before, "after": outcome.memory_after, "host": host_memory()},
+        "kernel": {"xids": list(facts.xids), "oom_kills": [list(kill) for kill in outcome.kernel.oom_kills]},
+        "log": {**outcome.keeper, "folder": str(context.state.log_folder(outcome.life.id))},
+        "captures": [{"why": one.why, "seconds": round(one.seconds, 2)} for one in outcome.captures],
+        "timeline": [{"time": at, "event": text} for at, text in context.timeline],
+    }
+
+
+def _end(
+    context: Context, outcome: Outcome, ruling: Ruling, decision: Decision, flying: dict[str, str]
+) -> dict[str, Any]:
+    lang = context.settings.lang
+    return {
+        "cause": {
+            "cause": ruling.cause,
+            "subtype": ruling.subtype,
+            "phase": ruling.phase,
+            "certainty": ruling.certainty,
+            "title": ruling.title.pick(lang),
+            "why": ruling.why.pick(lang),
+            "source": ruling.source,
+        },
+        "decision": {
+            "action": decision.action,
+            "delay_s": round(decision.delay_s, 3),
+            "rule": decision.rule,
+            "why": decision.why.pick(lang),
+            "apply": decision.apply.show() if decision.apply else None,
+            "undo": decision.undo.show() if decision.undo else None,
+            "poison": list(decision.poison),
+        },
+        "requests_in_flight": len(flying),
+    }
+
+
+def _put_evidence(
+    context: Context, bundle: Bundle, outcome: Outcome, command: list[str], environment: dict[str, str]
+) -> None:
+    """Everything that is small or already on disk."""
+    life = outcome.life
+    for capture in outcome.captures:
+        bundle.left_out += [f"captures/{capture.folder.name}/{line}" for line in capture.left_out[:40]]
+        if not capture.done.is_set():
+            bundle.left_out.append(f"captures/{capture.folder.name}: not complete in time")
+    bundle.adopt(context.state.root / "captures" / life.id, "captures")
+    bundle.put("guard.log", "".join(f"{line}\n" for line in context.voice.lines))
+    bundle.put("kernel.log", "".join(f"{line}\n" for line in outcome.kernel.lines))
+    if outcome.kernel.note:
+        bundle.left_out.append(f"kernel.log: {outcome.kernel.note}")
+    bundle.put("environment.json", json.dumps(redact_environment(environment), indent=1, ensure_ascii=False))
+    bundle.put("command.txt", "\n".join(redact_command(command)) + "\n")
+    bundle.put("versions.json", json.dumps(versions(context.helpers, command), indent=1))
+    events = context.state.root / "events" / f"{life.id}.jsonl"
+    with suppress(OSError):
+        size = events.stat().st_size
+        with events.open("rb") as file:
+            bundle.put("events.jsonl", file.read(MAX_EVENTS_BYTES))
+        if size > MAX_EVENTS_BYTES:
+            bundle.left_out.append(f"events.jsonl: {size - MAX_EVENTS_BYTES} bytes at its end")
+        events.unlink()
+
+
+def _memory_tail(outcome: Outcome) -> bytes:
+    """The end of the log from the keeper's memory, which it wrote when the disk had lost something."""
+    path = outcome.keeper.get("tail_path")
+    if not isinstance(path, str):
+        return b""
+    with suppress(OSError):
+        data = Path(path).read_bytes()
+        os.unlink(path)
+        return data
+    return b""
+
+
+def _log_lines(path: Path) -> list[str]:
+    with suppress(OSError), path.open("rb") as file:
+        return file.read(MAX_SCAN_BYTES).decode("utf-8", "replace").split("\n")
+    return []
+
+
+def drop_captures(root: Path, life_id: str) -> None:
+    """Captures of a life that didn't die (withdrawn suspicions) are not kept."""
+    shutil.rmtree(root / "captures" / life_id, ignore_errors=True)
+    with suppress(OSError):
+        (root / "events" / f"{life_id}.jsonl").unlink()

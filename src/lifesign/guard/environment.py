@@ -1,0 +1,51 @@
+"""The environment an engine gets from guard: everything it would have had, and a few things on top, each for a reason."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from lifesign.guard.procs import MARKER
+from lifesign.guard.settings import Settings, engine_url
+
+OWN_RPC_TIMEOUT_S = 7200
+"""vLLM's own limit kills a busy worker and tells nobody why; guard's detector judges sooner, and by evidence."""
+SOCKET_PATH_ROOM = 60
+"""A Unix socket's path has at most 107 bytes, and vLLM's names need some 40 of them."""
+
+
+def private_tmp(life_id: str, environment: Mapping[str, str]) -> Path | None:
+    """Create the life's own temporary folder inside the engine's usual one; None when that can't be done."""
+    base = Path(environment.get("TMPDIR") or tempfile.gettempdir())
+    for parent in (base, Path("/tmp")):
+        folder = parent / f"lifesign-{life_id}"
+        if len(str(folder)) > SOCKET_PATH_ROOM:
+            continue
+        with suppress(OSError):
+            folder.mkdir(mode=0o700)
+            return folder
+    return None
+
+
+def engine_environment(
+    settings: Settings, life_id: str, inherited: Mapping[str, str], tmp: Path | None
+) -> dict[str, str]:
+    """The environment of one life. What the user has set is never overridden."""
+    environment = dict(inherited)
+    environment[MARKER] = life_id
+    # A process that dies by a signal, or that guard ends by SIGABRT because nothing else gets its stacks, prints them.
+    environment.setdefault("PYTHONFAULTHANDLER", "1")
+    if tmp is not None:
+        usual = environment.get("TMPDIR") or tempfile.gettempdir()
+        # torch keeps compiled kernels under TMPDIR: they must outlive the life.
+        with suppress(KeyError, OSError):
+            environment.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(usual, f"torchinductor_{getpass.getuser()}"))
+        environment["TMPDIR"] = str(tmp)
+    if settings.own_timeouts and settings.detector and engine_url(settings.command):
+        environment.setdefault("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", str(OWN_RPC_TIMEOUT_S))
+        environment.setdefault("VLLM_RINGBUFFER_WARNING_INTERVAL", "10")
+    return environment

@@ -1,0 +1,382 @@
+"""The guard itself: life after life, until it is asked to stop, or must not go on.
+
+recover -> [ start -> watch -> (stopped: leave) -> bury -> decide -> clear -> wait ] -> leave
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import select
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from lifesign.errors import UsageError
+from lifesign.guard import inbox as signals
+from lifesign.guard import procs
+from lifesign.guard.board import Board
+from lifesign.guard.clearance import clear
+from lifesign.guard.closing import Closed, close_incident, drop_captures, without_bundle
+from lifesign.guard.context import Context
+from lifesign.guard.environment import engine_environment, private_tmp
+from lifesign.guard.evidence.redact import redact_command
+from lifesign.guard.exits import become_subreaper
+from lifesign.guard.helpers import Helpers
+from lifesign.guard.http import HttpThread, explain_bind, listen
+from lifesign.guard.inbox import Inbox
+from lifesign.guard.notify import Notifier, termination_path, write_termination_message
+from lifesign.guard.recovery import mark_ended, recover
+from lifesign.guard.restart import Decision, Died, Memory, Progressed, RestartPolicy, Started, apply_changes
+from lifesign.guard.session import Outcome, Session, Watcher
+from lifesign.guard.settings import Settings, engine_url
+from lifesign.guard.statedir import StateDir, read_json, write_json
+from lifesign.guard.voice import Voice
+from lifesign.text import T
+
+BURY_MARGIN_S = 2.0
+BURY_LIMIT_S = 120.0
+
+
+class Guard:
+    """One run of `lifesign guard`. `run` gives the exit code."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        make_watcher: Callable[[Context], Watcher | None] = lambda context: None,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        if settings.engine_url is None:
+            settings = replace(settings, engine_url=engine_url(settings.command))
+        voice = Voice(settings.lang)
+        board = Board()
+        notifier = Notifier(settings.webhooks, os.environ, lambda text: voice.say(T(text, text)))
+        self.context = Context(settings, StateDir(settings.state_dir), Helpers(), Inbox(), voice, board, notifier)
+        self._make_watcher = make_watcher
+        self._draw = draw
+        self._http: HttpThread | None = None
+        self._policy: RestartPolicy
+        self._deaths = 0
+        self._lives = 0
+
+    def run(self) -> int:
+        """Run until the end. Raises UsageError when the command or the folder can't be used."""
+        context = self.context
+        context.state.open()
+        try:
+            return self._run()
+        finally:
+            if self._http is not None:
+                self._http.stop()
+            context.notifier.flush(3.0)
+            context.voice.flush()
+            context.state.close()
+
+    def _run(self) -> int:
+        context = self.context
+        context.voice.keep_in(context.state.root / "guard.log")
+        if context.state.fallback_note:
+            context.voice.say(T(context.state.fallback_note, context.state.fallback_note))
+        become_subreaper()
+        context.inbox.open()
+        try:
+            self._policy = self._load_policy()
+            self._serve_pages()
+            closed = recover(context, self._policy)
+            if closed is not None:
+                self._announce(closed)
+                self._save_policy()
+                if closed.decision.action != "restart":
+                    return self._leave(closed, 1)
+            return self._lives_loop()
+        finally:
+            context.inbox.close()
+
+    def _lives_loop(self) -> int:
+        context = self.context
+        while True:
+            outcome, command, environment, tmp = self._live()
+            if outcome.kind != "died":
+                drop_captures(context.state.root, outcome.life.id)
+                self._clear(outcome, tmp, patient=False)
+                mark_ended(context)
+                if outcome.kind == "finished":
+                    context.voice.say(_FINISHED, seconds=f"{outcome.ended - outcome.started:.1f}")
+                context.board.update(phase="ended", ready=False)
+                return outcome.exit_code
+            code = max(outcome.exit_code, 1)
+            closed = self._bury(outcome, command, environment)
+            if closed is None or context.stop_signal is not None:
+                self._clear(outcome, tmp, patient=False)
+                if closed is not None:
+                    mark_ended(context)
+                context.board.update(phase="ended", ready=False)
+                return code
+            self._announce(closed)
+            self._clear(outcome, tmp, patient=closed.decision.action == "restart")
+            mark_ended(context)
+            if closed.decision.action != "restart":
+                return self._leave(closed, code)
+            if not self._back_off(closed.decision):
+                return code
+
+    def _live(self) -> tuple[Outcome, list[str], dict[str, str], Path | None]:
+        """One life, from spawn to the last process gone."""
+        context, memory = self.context, self._policy.memory
+        self._lives += 1
+        life_id = f"{context.now():.0f}-{secrets.token_hex(4)}"
+        tmp = private_tmp(life_id, os.environ) if context.settings.private_tmp else None
+        environment = engine_environment(context.settings, life_id, os.environ, tmp)
+        changes = [*memory.active, *([memory.on_trial] if memory.on_trial else [])]
+        command, environment = apply_changes(list(context.settings.command), environment, changes)
+        context.timeline = []
+        context.voice.lines = []
+        context.board.update(
+            phase="starting", engine="STARTING", view="HEALTHY", ready=False, lost=False, life=self._lives,
+            command=redact_command(command), changes=[change.show() for change in changes], reason="",
+        )  # fmt: skip
+        context.note("start: " + " ".join(redact_command(command)))
+        session = Session(context, life_id, self._lives, self._make_watcher(context))
+        session.on_progress = self._on_progress
+        try:
+            self._policy.handle(Started(), context.now())
+            context.board.metrics.starts.inc()
+            if self._lives > 1:
+                context.board.metrics.restarts.inc()
+            self._save_policy()
+            outcome = session.run(command, environment, tmp)
+        except UsageError:
+            if tmp is not None:
+                with suppress(OSError):
+                    tmp.rmdir()
+            raise
+        if outcome.kind == "died":
+            self._deaths += 1
+        return outcome, command, environment, tmp
+
+    def _on_progress(self) -> None:
+        self._policy.handle(Progressed(), self.context.now())
+        self._save_policy()
+        self.context.note("progress: real work was done")
+
+    def _bury(self, outcome: Outcome, command: list[str], environment: dict[str, str]) -> Closed | None:
+        """Write the incident in a thread, so that a stop request is heard; None when there was no time to finish."""
+        context = self.context
+        context.voice.say(_DIED, how=_how(outcome))
+        box: list[Closed] = []
+        failure: list[BaseException] = []
+
+        def decide(death: Died) -> Decision:
+            decision = self._policy.handle(death, context.now())
+            assert decision is not None
+            self._save_policy()
+            return decision
+
+        def work() -> None:
+            try:
+                box.append(close_incident(context, outcome, command=command, environment=environment, decide=decide))
+            except Exception as error:  # whatever goes wrong with the evidence, the engine's service goes on
+                failure.append(error)
+
+        thread = threading.Thread(target=work, name="lifesign-closing", daemon=True)
+        thread.start()
+        limit_s = context.clock() + BURY_LIMIT_S
+        while thread.is_alive():
+            self._listen(0.2)
+            until_s = limit_s
+            if context.stop_asked_s is not None:
+                until_s = min(limit_s, context.stop_asked_s + max(0.0, context.settings.grace_s - BURY_MARGIN_S))
+            if context.clock() > until_s or context.stop_requests > 1:
+                context.voice.say(_UNFINISHED)
+                return None
+        if failure:
+            context.voice.say(_BROKEN, error=f"{type(failure[0]).__name__}: {failure[0]}")
+            return without_bundle(outcome, decide, f"{type(failure[0]).__name__}: {failure[0]}")
+        return box[0]
+
+    def _announce(self, closed: Closed) -> None:
+        """Say what died and what follows, everywhere where somebody may listen."""
+        context, ruling, decision = self.context, closed.ruling, closed.decision
+        lang = context.settings.lang
+        name = f"{ruling.cause}/{ruling.subtype}" if ruling.subtype else ruling.cause
+        context.board.metrics.deaths.labels(ruling.cause, ruling.subtype).inc()
+        context.voice.say(_VERDICT, name=name, title=ruling.title.pick(lang))
+        for line in closed.left_out[:5]:
+            context.voice.note(f"left out: {line}")
+        context.voice.say(_KEPT, path=closed.path)
+        if decision.poison:
+            context.board.metrics.poison.inc(len(decision.poison))
+            context.voice.say(_POISON, requests=", ".join(decision.poison[:3]))
+        if decision.undo is not None:
+            context.voice.say(_UNDONE, change=decision.undo.show())
+        summary = {
+            "id": closed.id,
+            "time": context.now(),
+            "cause": ruling.cause,
+            "subtype": ruling.subtype,
+            "title": ruling.title.pick(lang),
+            "action": decision.action,
+            "why": decision.why.pick(lang),
+            "poison": list(decision.poison),
+            "path": closed.path,
+        }
+        context.board.add_incident(summary)
+        context.notifier.send("death", ruling.title.pick(lang), incident=closed.id, cause=name, action=decision.action)
+        self._terminate(closed)
+        context.state.prune(
+            keep_incidents=context.settings.keep_incidents, keep_log_bytes=context.settings.log_keep_bytes, current=""
+        )
+
+    def _terminate(self, closed: Closed) -> None:
+        path = termination_path(self.context.settings.termination_message)
+        if path is None:
+            return
+        lang, ruling, decision = self.context.settings.lang, closed.ruling, closed.decision
+        name = f"{ruling.cause}/{ruling.subtype}" if ruling.subtype else ruling.cause
+        remedies = [str(one.get("title", "")) for one in closed.report.get("verdict", {}).get("remedies", [])[:3]]
+        text = f"{name}: {ruling.title.pick(lang)}\n{ruling.why.pick(lang)}\n{decision.action}: {decision.why.pick(lang)}\n"
+        text += "".join(f"- {title}\n" for title in remedies) + f"incident {closed.id}\n"
+        if not write_termination_message(path, text):
+            self.context.note(f"{path}: the termination message could not be written")
+
+    def _clear(self, outcome: Outcome, tmp: Path | None, *, patient: bool) -> None:
+        context = self.context
+        url = context.settings.engine_url
+        address = None
+        if patient and url:
+            host, _, port = url.partition("://")[2].rpartition(":")
+            address = (host.strip("[]"), int(port))
+        result = clear(outcome.life, context.helpers, private_tmp=tmp, address=address, wait=self._listen)
+        for line in result.removed:
+            context.voice.note(f"removed {line}")
+        for line in result.in_the_way:
+            context.voice.say(_IN_THE_WAY, what=line)
+
+    def _back_off(self, decision: Decision) -> bool:
+        """Wait before the next start; False when asked to stop meanwhile."""
+        context = self.context
+        delay_s = decision.delay_s * context.settings.backoff_scale
+        context.voice.say(_AGAIN, seconds=f"{delay_s:.0f}", why=decision.why.pick(context.settings.lang))
+        context.board.update(phase="backoff", reason=decision.why.pick(context.settings.lang), restarts=self._lives)
+        until_s = context.clock() + delay_s
+        while (left_s := until_s - context.clock()) > 0:
+            if not self._listen(min(left_s, 1.0)):
+                return False
+        return context.stop_signal is None
+
+    def _leave(self, closed: Closed, code: int) -> int:
+        """No further start: say why, and end (or stay, with --hold)."""
+        context, decision = self.context, closed.decision
+        lang = context.settings.lang
+        text = _HELD if decision.action == "hold" else _NOT_AGAIN
+        context.voice.say(text, why=decision.why.pick(lang))
+        for remedy in closed.report.get("verdict", {}).get("remedies", [])[:3]:
+            knob = " ".join(str(remedy.get(key) or "") for key in ("knob", "value")).strip()
+            context.voice.say(_REMEDY, what=": ".join(part for part in (str(remedy.get("title", "")), knob) if part))
+        context.notifier.send("held", decision.why.pick(lang), incident=closed.id, action=decision.action)
+        if not context.settings.hold:
+            context.board.update(phase="ended", ready=False, reason=decision.why.pick(lang))
+            return code
+        context.board.update(phase="held", ready=False, view="HEALTHY", engine="HELD", reason=decision.why.pick(lang))
+        context.voice.say(_STAYING)
+        while self._listen(3600.0):
+            pass
+        return code
+
+    def _listen(self, seconds: float) -> bool:
+        """Wait, hearing signals; False once asked to stop."""
+        context = self.context
+        readable, _, _ = select.select([context.inbox.fd], [], [], max(0.0, seconds))
+        if readable:
+            for number in context.inbox.read():
+                if number in signals.STOPPING:
+                    context.ask_to_stop(number)
+            _reap_strangers(context.helpers)
+        return context.stop_signal is None
+
+    def _serve_pages(self) -> None:
+        context = self.context
+        if context.settings.http is None:
+            return
+        host, port = context.settings.http
+        try:
+            sock = listen(host, port)
+        except OSError as error:
+            text = explain_bind(host, port, error)
+            context.voice.say(T(text, text))
+            return
+        bound = sock.getsockname()[:2]
+        self._http = HttpThread(context.board, sock)
+        self._http.start()
+        context.board.update(http=f"{bound[0]}:{bound[1]}")
+        context.voice.say(_PAGES, where=f"http://{bound[0]}:{bound[1]}")
+
+    def _load_policy(self) -> RestartPolicy:
+        settings = self.context.settings
+        raw = read_json(self.context.state.policy_path)
+        memory = None
+        if raw is not None:
+            try:
+                memory = Memory.load(raw)
+            except (KeyError, TypeError, ValueError):
+                self.context.note("policy.json can't be read; the restart budget starts anew")
+        return RestartPolicy(
+            self._draw, memory=memory, max_restarts=settings.max_restarts, apply_remedies=settings.apply_remedies
+        )
+
+    def _save_policy(self) -> None:
+        with suppress(OSError):
+            write_json(self.context.state.policy_path, self._policy.memory.export())
+
+
+def _reap_strangers(helpers: Helpers) -> None:
+    """As PID 1, take the status of orphans that come to us between two lives."""
+    with helpers.lock:
+        while True:
+            try:
+                info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if info is None or helpers.owns(info.si_pid):
+                return
+            with suppress(ChildProcessError):
+                os.waitpid(info.si_pid, os.WNOHANG)
+
+
+def _how(outcome: Outcome) -> str:
+    """`exit code 0, a server process was asked by nobody to end`: what the outside shows."""
+    if outcome.status is None:
+        return outcome.trigger
+    code, name = procs.describe_status(outcome.status)
+    return name if name is not None else f"exit code {code}"
+
+
+_DIED = T("the engine died ({how}); saving the evidence", "引擎死亡（{how}）；正在保存现场")
+_FINISHED = T(
+    "the command ended by itself with code 0 after {seconds} s without ever being an engine; nothing to guard",
+    "命令运行 {seconds} 秒后自行结束（退出码 0），期间没有出现过引擎；没有需要守护的东西",
+)
+_VERDICT = T("cause: {name}: {title}", "死因：{name}：{title}")
+_KEPT = T("incident: {path}", "事故包：{path}")
+_POISON = T(
+    "in flight in two deaths, keep it away from every replica: {requests}",
+    "两次死亡时都在执行的请求，别再发给任何副本：{requests}",
+)
+_UNDONE = T("{change} did not help and is undone", "{change} 没有用，已撤销")
+_AGAIN = T("starting again in {seconds} s: {why}", "{seconds} 秒后重新启动：{why}")
+_HELD = T("HELD, no further start: {why}", "HELD，不再启动：{why}")
+_NOT_AGAIN = T("not started again: {why}", "不再启动：{why}")
+_REMEDY = T("  try: {what}", "  可以试：{what}")
+_STAYING = T("staying without an engine until stopped (--hold)", "没有引擎，留守到被停止为止（--hold）")
+_IN_THE_WAY = T("still in the way: {what}", "仍未清除：{what}")
+_UNFINISHED = T(
+    "asked to stop while saving the evidence: the next guard completes the bundle",
+    "保存现场时被要求停止：下一个 guard 会把事故包补完",
+)
+_BROKEN = T("the incident could not be written ({error})", "事故包写不出来（{error}）")
+_PAGES = T("pages on {where}: /livez /readyz /metrics /state", "页面在 {where}：/livez /readyz /metrics /state")

@@ -1,0 +1,219 @@
+"""The collectors: what they find, what they hide, and that hostile input costs neither time nor secrets."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lifesign.guard import procs
+from lifesign.guard.evidence import kernel, memory, redact, requests, stacks, versions
+from lifesign.guard.helpers import Helpers
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("HF_TOKEN", True),
+        ("OPENAI_API_KEY", True),
+        ("--api-key", True),
+        ("AWS_SECRET_ACCESS_KEY", True),
+        ("DB_PASSWORD", True),
+        ("--max-num-batched-tokens", False),
+        ("--tokenizer", False),
+        ("TOKENIZERS_PARALLELISM", False),
+        ("VLLM_WORKER_MULTIPROC_METHOD", False),
+        ("MAX_TOKENS", False),
+    ],
+)
+def test_secret_names(name: str, secret: bool) -> None:
+    assert redact.is_secret_name(name) is secret
+
+
+def test_secrets_leave_neither_environment_nor_command() -> None:
+    secret = "hf_" + "a1B2" * 8
+    shown = redact.redact_environment(
+        {"HF_TOKEN": secret, "URL": f"http://u:{'p' * 12}@h/", "PLAIN": secret, "OK": "1"}
+    )
+    assert secret not in str(shown)
+    assert "pppp" not in str(shown)
+    assert shown["OK"] == "1"
+    command = redact.redact_command(
+        ["vllm", "serve", "m", "--api-key", "k1", "k2", "--hf-token=abc", "--max-num-seqs", "4"]
+    )
+    assert command[4:6] == ["<redacted: 2 characters>"] * 2
+    assert "abc" not in " ".join(command)
+    assert command[-2:] == ["--max-num-seqs", "4"]
+
+
+def test_prompts_are_cut_and_the_rest_of_the_line_stays() -> None:
+    line = "INFO Received request cmpl-1: prompt: 'my secret story', params: SamplingParams(n=1), prompt_token_ids: [1, 2, 3], lora_request: None.\n"
+    shown = redact.redact_line(line)
+    assert "secret story" not in shown
+    assert "[1, 2, 3" not in shown
+    assert "params: SamplingParams(n=1)" in shown
+    assert "15 characters of a prompt" in shown
+    assert redact.redact_line(line, keep_prompts=True) == line
+    plain = "ERROR torch.OutOfMemoryError: CUDA out of memory.\r\n"
+    assert redact.redact_line(plain) == plain
+
+
+def test_hostile_lines_cost_no_time() -> None:
+    started = time.process_time()
+    for text in (
+        "hf_" * 100_000,
+        "://" + "a:" * 200_000,
+        "prompt: '" * 50_000,
+        "eyJ" + "." * 300_000,
+        "Bearer " * 60_000,
+    ):
+        assert len(redact.redact_line(text)) < 40_000
+        requests.in_flight(["Dumping scheduler output " + "req_id=" * 60_000 + text, "Received request " + text])
+    assert time.process_time() - started < 5.0
+
+
+KERNEL_LINES = [
+    b"4,1201,99000111,-;Memory cgroup out of memory: Killed process 4242 (VLLM::Worker_TP) total-vm:1kB\n SUBSYSTEM=x\n",
+    b"4,1202,99000222,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=4242, GPU has fallen off the bus.\n",
+    b"6,1203,99000333,-;usb 1-1: new device\n",
+]
+
+
+def test_kernel_records_become_lines_and_events() -> None:
+    lines = [kernel.format_record(record) for record in KERNEL_LINES]
+    report = kernel.report_of(lines)
+    assert report.xids == (79,)
+    assert report.oom_kills == ((4242, "VLLM::Worker_TP"),)
+    assert lines[0].startswith("[   99.000111] Memory cgroup out of memory")
+    assert kernel.format_record(b"garbage") == ""
+    assert kernel.report_of(["NVRM: Xid (PCI:" + "0" * 100_000]).xids == ()
+
+
+def test_without_the_kernel_log_the_note_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    tail = kernel.KernelTail(_error="Permission denied")
+    report = tail.read(Helpers())
+    assert "CAP_SYSLOG" in report.note
+    assert report.lines == ()
+
+
+def test_memory_of_both_cgroup_versions(tmp_path: Path) -> None:
+    v2 = tmp_path / "v2"
+    v2.mkdir()
+    (v2 / "memory.max").write_text("max\n")
+    (v2 / "memory.current").write_text("1024\n")
+    (v2 / "memory.events").write_text("low 0\nhigh 0\nmax 7\noom 2\noom_kill 2\n")
+    before = memory.read_memory(v2)
+    assert before["memory.max"] == "max"
+    assert before["events.oom_kill"] == 2
+    (v2 / "memory.events").write_text("oom_kill 3\n")
+    assert memory.oom_kills(before, memory.read_memory(v2)) == 1
+    v1 = tmp_path / "v1"
+    v1.mkdir()
+    (v1 / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 5\n")
+    assert memory.read_memory(v1)["events.oom_kill"] == 5
+    assert memory.oom_kills({}, {}) == 0
+    assert memory.read_memory(None) == {}
+
+
+DUMP = (
+    "(EngineCore pid=1) ERROR 11-30 09:22:18 [dump_input.py:79] Dumping scheduler output for model execution: "
+    "SchedulerOutput(scheduled_new_reqs=[NewRequestData(req_id={id},prompt_token_ids_len={n},prefill_token_ids_len=None,"
+    "mm_features=[],sampling_params=SamplingParams(n=1, temperature={t}), block_ids=([1],))], "
+    "scheduled_cached_reqs=CachedRequestData(req_ids=[{cached}], resumed=[]))"
+)
+
+
+def test_a_request_is_recognised_by_the_clients_id_its_text_or_its_shape() -> None:
+    chosen = requests.in_flight([DUMP.format(id="cmpl-order-77-0-aaaabbbb", n=5, t=1, cached="")])
+    assert list(chosen.values()) == ["id:cmpl-order-77-0"]
+    again = requests.in_flight([DUMP.format(id="cmpl-order-77-0-ccccdddd", n=5, t=1, cached="")])
+    assert list(again.values()) == list(chosen.values())
+    shape = [
+        requests.in_flight([DUMP.format(id=f"cmpl-{'0' * 15}{index}-0-aaaabbb{index}", n=900, t=0.5, cached="")])
+        for index in (1, 2)
+    ]
+    assert list(shape[0].values()) == list(shape[1].values())
+    assert next(iter(shape[0].values())).startswith("shape:900 tokens:")
+    other = requests.in_flight([DUMP.format(id=f"cmpl-{'0' * 16}-0-aaaabbbb", n=900, t=0.7, cached="")])
+    assert list(other.values()) != list(shape[0].values())
+
+
+def test_logged_text_beats_shape_and_never_shows() -> None:
+    lines = [
+        "INFO Received request cmpl-0000000000000001-0: prompt: 'poisonous words', params: SamplingParams(n=1), lora_request: None.",
+        DUMP.format(id="cmpl-0000000000000001-0-aaaabbbb", n=900, t=1, cached="'cmpl-f00-0-12345678'"),
+    ]
+    found = requests.in_flight(lines)
+    assert found["cmpl-0000000000000001-0-aaaabbbb"].startswith("text:")
+    assert "cmpl-f00-0-12345678" in found
+    assert "poison" not in str(found)
+    assert requests.in_flight(["nothing here"]) == {}
+
+
+@pytest.fixture
+def sleeper() -> object:
+    process = subprocess.Popen([sys.executable, "-c", "import time\ndef here(): time.sleep(60)\nhere()"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_stacks_of_a_running_and_of_a_stopped_process(sleeper: subprocess.Popen[bytes]) -> None:
+    proc = procs.identify(sleeper.pid)
+    assert proc is not None
+    helpers = Helpers()
+    deadline = time.monotonic() + 10
+    while "here" not in (text := stacks.python_stacks(helpers, [proc])[proc]) and time.monotonic() < deadline:
+        if "no Python stack" in text and "ermission" in text:
+            pytest.skip("py-spy may not look here")
+    assert "here" in text
+    os.kill(sleeper.pid, signal.SIGSTOP)
+    while (stat := procs.read_stat(sleeper.pid)) is not None and stat.state != "T" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    view = stacks.kernel_view(proc)
+    assert "state T" in view
+    assert "wchan" in view
+    os.kill(sleeper.pid, signal.SIGCONT)
+
+
+def test_without_pyspy_the_text_says_so(monkeypatch: pytest.MonkeyPatch, sleeper: subprocess.Popen[bytes]) -> None:
+    monkeypatch.setattr(stacks, "find_pyspy", lambda: None)
+    proc = procs.identify(sleeper.pid)
+    assert proc is not None
+    assert "pip install" in stacks.python_stacks(Helpers(), [proc])[proc]
+    assert "ended" in stacks.kernel_view(procs.ProcId(sleeper.pid, 1))
+
+
+def test_faulthandler_is_used_only_where_it_is_on() -> None:
+    code = "import sys, time\nprint('up', flush=True)\ntime.sleep(60)"
+    for options, works in ((["-X", "faulthandler"], True), ([], False)):
+        process = subprocess.Popen(
+            [sys.executable, *options, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        proc = procs.identify(process.pid)
+        assert proc is not None
+        assert stacks.abort_for_stack(proc) is works
+        if not works:
+            assert process.poll() is None
+            process.kill()
+        _, errors = process.communicate(timeout=10)
+        assert (b"Fatal Python error: Aborted" in errors) is works
+
+
+def test_versions_come_from_the_engines_own_python(tmp_path: Path) -> None:
+    script = tmp_path / "vllm"
+    script.write_text(f"#!{sys.executable}\nprint()\n")
+    script.chmod(0o755)
+    assert versions.interpreter_of([str(script)]) == sys.executable
+    found = versions.versions(Helpers(), [str(script), "serve"])
+    assert found["engine"]["executable"] == sys.executable
+    assert versions.interpreter_of(["/bin/true"]) is None
+    assert "note" in versions.versions(Helpers(), ["/bin/true"])
