@@ -42,16 +42,16 @@ _FENCE = re.compile(r"^(`{3,})\w*\n(.*?)^\1\s*$", re.MULTILINE | re.DOTALL)
 
 
 @lru_cache(maxsize=64)
-def text(cause: Cause) -> str:
-    """The page of `cause` as written; empty when it has none."""
-    name = cause.slug.replace("-", "_") + ".md"
+def page_text(slug: str) -> str:
+    """The page of a cause as written; empty when it has none."""
+    name = slug.replace("-", "_") + ".md"
     page = resources.files("lifesign.causes") / name
     return page.read_text(encoding="utf-8") if page.is_file() else ""
 
 
 def cases(cause: Cause) -> list[Case]:
     """The literate cases of a page."""
-    page = text(cause)
+    page = page_text(cause.slug)
     starts = list(_CASE.finditer(page))
     found: list[Case] = []
     for number, match in enumerate(starts):
@@ -69,7 +69,7 @@ def cases(cause: Cause) -> list[Case]:
 
 def sections(cause: Cause) -> list[Section]:
     """The sections before the cases. In each, Chinese paragraphs follow the English ones."""
-    page = text(cause)
+    page = page_text(cause.slug)
     heads = list(_HEADING.finditer(page))
     found: list[Section] = []
     for number, match in enumerate(heads):

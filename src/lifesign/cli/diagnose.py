@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TextIO
 
 import typer
 
@@ -40,7 +41,7 @@ def diagnose(
     """
     from lifesign.report.diagnose import diagnose_paths
 
-    chosen = _lang(lang)
+    chosen = chosen_language(lang)
     if format not in FORMATS:
         raise UsageError(f"unknown format {format!r}. Choose one of: {', '.join(FORMATS)}.")
     if not paths:
@@ -53,17 +54,23 @@ def diagnose(
     from lifesign.report.render import render
 
     text = render(report, format, chosen, all_lives=all_lives, redact=redact, to_file=output is not None)
-    if output is not None:
-        try:
-            output.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"can't write {output}: {error.strerror}. Choose another file with --output.") from error
-    else:
-        sys.stdout.write(text)
+    write_or_print(text, output, sys.stdout)
     raise typer.Exit(1 if report.found_death else 0)
 
 
-def _lang(value: str) -> Lang:
+def write_or_print(text: str, output: Path | None, stream: TextIO) -> None:
+    """Writes `text` to the file asked for, or to `stream`. Raises UsageError when the file can't be written."""
+    if output is None:
+        stream.write(text)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"can't write {output}: {error.strerror}. Choose another file with --output.") from error
+
+
+def chosen_language(value: str) -> Lang:
+    """The language of `--lang`, or the locale's. Raises UsageError for one that lifesign doesn't speak."""
     if not value:
         return default_lang()
     lower = value.lower().replace("_", "-")

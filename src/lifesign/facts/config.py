@@ -126,7 +126,13 @@ def learn(event: Event, life: Life) -> None:
         _learn_figures(event, life)
     if event.weight == "quoted":
         return
-    if "_" in text and "=" in text:
+    # "consider passing CUDA_LAUNCH_BLOCKING=1" is advice of a program, not a setting of the user.
+    if (
+        "_" in text
+        and "=" in text
+        and event.kind in ("plain", "log", "milestone")
+        and (event.weight != "advice" or text.startswith(("$ ", "# ")))
+    ):
         for match in _ENV.finditer(text[:2000]):
             life.env.setdefault(match[1], match[2].strip("\"',;"))
     if "vllm" in text and not life.command and (event.kind in ("plain", "log")):

@@ -129,21 +129,23 @@ def _unquote(text: str) -> str:
 
 
 _FRESH = re.compile(
-    r"\s|\(|\[|INFO|WARNING|ERROR|DEBUG|CRITICAL|Traceback|File |\d{4}-|[A-Za-z_][\w.]{1,80}(?:Error|Exception)\b|Loading |Capturing |```|\$ |$"
+    r"  File \"|    \S|Traceback \(|\[|\(|\d{4}-\d\d-\d\d|[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:|(?:INFO|WARNING|ERROR|DEBUG|CRITICAL)\b|Loading |Capturing |```|\$ "
+    r"|(?:[a-z_]\w{0,60}\.){0,6}[A-Z]\w{1,60}(?:Error|Exception): |\{|/\S+:\d+: |\S+ +\| |During handling|The above exception|Failed: |Memory access fault|Process |!!!|\*\*\*"
 )
 
 
 def _wrap_width(sample: list[str]) -> int:
-    """The width at which a terminal or a form cut the lines; 0 when they weren't cut."""
-    lengths: dict[int, int] = {}
-    for text in sample:
-        lengths[len(text)] = lengths.get(len(text), 0) + 1
-    if not lengths:
+    """The width at which a terminal or a form cut the lines; 0 when they weren't cut.
+
+    Lines of one length are no proof: statistics lines often have one. In a cut log most lines of full width are
+    followed by one that doesn't begin like a line of a log.
+    """
+    width = max((len(text) for text in sample), default=0)
+    if not 60 <= width <= 250:
         return 0
-    width = max(lengths)
-    if not 60 <= width <= 250 or lengths[width] < 3 or lengths[width] * 40 < len(sample):
-        return 0
-    return width
+    followers = [after for before, after in pairwise(sample) if len(before) == width]
+    cut = sum(1 for text in followers if not _begins(text))
+    return width if cut >= 3 and cut * 10 >= len(followers) * 6 else 0
 
 
 def _join_wrapped(lines: Iterable[Line], width: int) -> Iterator[Line]:
@@ -164,7 +166,7 @@ def _join_wrapped(lines: Iterable[Line], width: int) -> Iterator[Line]:
 
 def _begins(text: str) -> bool:
     """Whether `text` starts a new line of a log rather than going on with one that was cut."""
-    return _FRESH.match(text) is not None and CORE.match(text.lstrip()[:120] or " ") is not None
+    return not text.strip() or _FRESH.match(text) is not None or CORE.match(text[:120]) is not None
 
 
 def _newest_first(rows: list[Record]) -> bool:

@@ -58,11 +58,7 @@ def _short(each: RenderedRemedy) -> str:
 def _advice(number: int, each: RenderedRemedy, lang: Lang) -> Advice:
     why = each.why.pick(lang)
     if each.how is not None:
-        why = (
-            f"{each.how.pick(lang)} {why}"
-            if lang == "en"
-            else f"{each.how.pick(lang)}{'' if each.how.pick(lang).endswith('。') else '。'}{why}"
-        )
+        why = _sentence(each.how.pick(lang), lang) + why
     return Advice(
         rank=number,
         kind=each.kind,
