@@ -269,10 +269,7 @@ OTHER_LINEAR_BACKEND = Remedy(
         "Take the CUTLASS kernel out of the path: Triton has a block FP8 kernel that runs on more cards (sm_120 Blackwell included).",
         "绕开 CUTLASS 内核：Triton 的分块 FP8 内核支持更多显卡（包括 sm_120 Blackwell）。",
     ),
-    forms=(
-        Form("--linear-backend", "triton", since="0.22.0"),
-        Form("VLLM_DISABLED_KERNELS", "CutlassScaledMMLinearKernel", until="0.21.0"),
-    ),
+    forms=(Form("--linear-backend", "triton", since="0.22.0"),),
     cost=T("perhaps slower", "可能变慢"),
     source="vllm#39367; parsers: --linear-backend from 0.22.0",
 )

@@ -59,6 +59,20 @@ def cite(finding: Finding, *parts: str) -> Finding:
     return finding
 
 
+def told_by(event: Event, life: Life, *parts: str) -> Event:
+    """The event that carries the traceback of what `event` reports.
+
+    A program may log the text first and print its traceback after it; frames are then those of the next exception with
+    any of `parts` in its text. Without one the event speaks for itself.
+    """
+    if event.exc is not None:
+        return event
+    for other in life.events[event.index + 1 : event.index + 81]:
+        if other.exc is not None and other.exc.frames and other.has(*parts):
+            return other
+    return event
+
+
 def runs_model(life: Life, event: Event, *names: str) -> bool:
     """Whether the served model, or a file of the event's traceback, is called one of `names` (lower case)."""
     model = life.model.lower()

@@ -50,7 +50,14 @@ _ASSERTION = r"Assertion .{1,400}failed"
 SIGNATURES = (
     Signature("nan-probabilities", any=NAN_TEXTS, regex=_ASSERTION, kinds=("plain", "log", "native")),
     Signature("index-out-of-bounds", any=INDEX_TEXTS, regex=_ASSERTION, kinds=("plain", "log", "native")),
-    Signature("index-out-of-bounds", any=("[ASSERT]",), all=("exceeds bounds",), kinds=("plain", "log", "native")),
+    # Ascend prints the value: the family of requests reads it more closely, so this one steps back.
+    Signature(
+        "index-out-of-bounds",
+        any=("[ASSERT]",),
+        all=("exceeds bounds",),
+        kinds=("plain", "log", "native"),
+        strength=SYMPTOM,
+    ),
     Signature("other-assertion", all=("block: [", "thread: [", "Assertion"), kinds=("plain", "log", "native")),
     Signature(
         "nan-probabilities",
@@ -134,13 +141,15 @@ def refine(finding: Finding, life: Life) -> Finding | None:
                 "重复/存在惩罚和 logit_bias 会用到这个内核：提示或请求里有 id 超出范围。",
             )
         )
-    if finding.strength == SYMPTOM:
+    if finding.strength == SYMPTOM and not finding.event.has("Assertion"):
         notes.append(
             T(
                 "The kernel's own line is not in the log, so the kind of check is a guess from experience.",
                 "日志里没有内核自己打印的那一行，具体是哪种断言只能凭经验推断。",
             )
         )
+    if life.platform == "npu" or finding.event.has("CANN"):
+        remedies = [advice.ASCEND_BLOCKING if remedy is graphs.LAUNCH_BLOCKING else remedy for remedy in remedies]
     if reading.speculates(life):
         remedies.insert(1, loading.DROP_SPECULATIVE)
     finding.remedies = tuple(remedies)

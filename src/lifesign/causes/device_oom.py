@@ -90,6 +90,8 @@ KV_FRAMES = (
     ":init_memory_pool",
 )
 WAKE_FRAMES = ("cumem.py", "xpumem.py", ":wake_up", ":resume_memory_occupation")
+BY_PHASE = ("graph-capture", "profile-forward", "weights-load", "serving")
+"""Subtypes that a text without a traceback gets from its phase alone."""
 INIT_FRAMES = (
     ":init_device",
     ":init_worker_distributed_environment",
@@ -241,7 +243,10 @@ def refine(finding: Finding, life: Life) -> Finding | None:
         and not _has_slept(finding.event, life)
     ):
         finding.subtype = "weights-load" if finding.event.phase is Phase.LOAD else "kv-alloc"
-    return _allocation(finding, life)
+    source = reading.told_by(finding.event, life, *OOM_TEXTS)
+    if source is not finding.event and finding.subtype in BY_PHASE:
+        finding.subtype = next(sign.subtype for sign in SIGNATURES if sign.matches(source, life))
+    return _allocation(finding, life, source)
 
 
 def _has_slept(event: Event, life: Life) -> bool:
@@ -337,9 +342,9 @@ def _kv_cache(finding: Finding, life: Life) -> Finding:
     return reading.explain(finding, base.why, *notes) if notes else finding
 
 
-def _allocation(finding: Finding, life: Life) -> Finding:
+def _allocation(finding: Finding, life: Life, source: Event) -> Finding:
     """A failed allocation: its size against the card, who holds the rest, and which part of the step asked for it."""
-    event, text = finding.event, finding.event.text
+    text = finding.event.text
     asked, total, own = _ASKED.search(text), _TOTAL.search(text), _OWN.search(text)
     notes: list[T] = []
     remedies = list(SUBTYPES[finding.subtype].remedies)
@@ -372,10 +377,10 @@ def _allocation(finding: Finding, life: Life) -> Finding:
     ):
         notes.append(T(f"About {others:.1f} GiB are held by other processes.", f"约 {others:.1f} GiB 被其他进程占用。"))
         remedies = [memory.FREE_DEVICE, *(remedy for remedy in remedies if remedy.slug != memory.FREE_DEVICE.slug)]
-    remedies, more = _by_component(finding, life, remedies)
+    remedies, more = _by_component(finding, life, remedies, source)
     notes.extend(more)
-    if event.exc is not None and any(
-        "pin_memory" in frame.code or frame.func == "pin_memory" for frame in event.exc.frames
+    if source.exc is not None and any(
+        "pin_memory" in frame.code or frame.func == "pin_memory" for frame in source.exc.frames
     ):
         finding.certainty = "possible"
         notes.append(
@@ -388,9 +393,9 @@ def _allocation(finding: Finding, life: Life) -> Finding:
     return reading.explain(finding, SUBTYPES[finding.subtype].why, *notes) if notes else finding
 
 
-def _by_component(finding: Finding, life: Life, remedies: list[Remedy]) -> tuple[list[Remedy], list[T]]:
+def _by_component(finding: Finding, life: Life, remedies: list[Remedy], source: Event) -> tuple[list[Remedy], list[T]]:
     """Which part asked: prompt log probabilities, the vision encoder, adapters, DeepGEMM's warm-up, a draft model."""
-    exc = finding.event.exc
+    exc = source.exc
     if exc is None:
         return remedies, []
     if exc.passes("_get_prompt_logprobs"):

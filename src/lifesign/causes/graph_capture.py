@@ -201,7 +201,7 @@ _WORKSPACE = re.compile(
 
 def refine(finding: Finding, life: Life) -> Finding | None:
     """Names the caller of a locked workspace, and the known scenario of TurboQuant with a drafter."""
-    event = finding.event
+    event = reading.told_by(finding.event, life, *ILLEGAL_OP_TEXTS, *CAPTURE_END_TEXTS)
     if finding.subtype == "workspace-locked":
         return _workspace(finding, life)
     reading.cite(finding, *ILLEGAL_OP_TEXTS, *CAPTURE_END_TEXTS, "operation not permitted", "Cuda failure 900")

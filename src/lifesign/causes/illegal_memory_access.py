@@ -395,7 +395,8 @@ def _put_first(remedies: list[Remedy], *first: Remedy) -> None:
 
 def _scenario(finding: Finding, life: Life, remedies: list[Remedy]) -> T | None:
     """Known scenarios, when model, frames and phase of this log fit them; they reorder the remedies."""
-    event, exc = finding.event, finding.event.exc
+    event = reading.told_by(finding.event, life, *IMA_TEXTS)
+    exc = event.exc
     if "deepgemm" in event.text.lower() or "deep_gemm" in event.text.lower() or "jit_kernels" in event.text:
         _put_first(remedies, graphs.NO_DEEP_GEMM)
         return T("The kernel is DeepGEMM's.", "出错的是 DeepGEMM 的内核。")

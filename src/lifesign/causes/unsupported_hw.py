@@ -233,7 +233,6 @@ def refine(finding: Finding, life: Life) -> Finding | None:
                     "出问题的是 FP8/INT8 矩阵内核（cutlass_scaled_mm）。",
                 )
             )
-            remedies.insert(1, graphs.NO_DEEP_GEMM)
         if finding.event.exc.passes("attention", "flash_attn", "attn"):
             remedies.insert(0, graphs.OTHER_ATTENTION_BACKEND)
     if finding.subtype == "triton-smem" and finding.event.exc is not None and finding.event.exc.passes("attention"):
