@@ -427,7 +427,8 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
             finding.strength, finding.certainty = DECISIVE, "established"
     if finding.subtype == "model-forward" and "reduction dim" in event.text and speculates(life):
         finding.subtype = "spec-decode"
-    if life.engine == "sglang" and finding.subtype == "kv-cache-manager":
+    sglang = life.engine == "sglang" or (exc is not None and exc.passes("sglang/srt"))
+    if sglang and finding.subtype == "kv-cache-manager":
         finding.remedies = (SGLANG_VERSION, REPLAY)
     return finding
 

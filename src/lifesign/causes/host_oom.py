@@ -90,8 +90,8 @@ SUBTYPES = {
     "kernel-oom-killer": Subtype(
         T("The machine ran out of memory and the kernel killed a process", "主机内存耗尽，内核杀掉了进程"),
         T(
-            "The kernel log names the victim: {victim}. vLLM itself only saw it disappear.",
-            "内核日志点名了被杀的进程：{victim}。vLLM 自己只看到它突然没了。",
+            "The log of the system names the victim: {victim}. vLLM itself only saw it disappear.",
+            "系统日志点名了被杀的进程：{victim}。vLLM 自己只看到它突然没了。",
         ),
         _KERNEL,
     ),
@@ -179,6 +179,12 @@ def _victim(text: str) -> str:
     return f"process {match[2]} ({match[1]})" if match else ""
 
 
+def _victim_nearby(event: Event, life: Life) -> str:
+    """The victim that a kernel line names somewhere near `event` (`docker inspect` says only `137 true`)."""
+    near = life.events[max(0, event.index - 60) : event.index + 60]
+    return next((name for other in near if (name := _victim(other.text))), "")
+
+
 def _unified(life: Life) -> bool:
     """Whether the machine's GPU has no memory of its own."""
     return life.mentions(*_UNIFIED) is not None
@@ -193,7 +199,9 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
         finding.subtype = "pinned-swap"
     if victim and _COMPILER.search(victim):
         finding.remedies = (FEWER_JOBS, lib.MORE_HOST_MEMORY, LESS_AT_ONCE)
-    finding.values.setdefault("victim", victim or "a process of the engine")
+    if "memory pressure (OOM)" in text or "running low on memory" in text:
+        finding.values["victim"] = "a Ray worker (Ray's memory monitor)"
+    finding.values.setdefault("victim", victim or _victim_nearby(finding.event, life) or "a process of the engine")
     size = re.search(r"allocate (\d{1,18} bytes|[\d.]{1,12} ?[KMGT]i?B)", text)
     finding.values.setdefault("size", size[1] if size else "size not printed")
     if finding.subtype not in ("kernel-oom-killer", "cgroup-limit"):
@@ -273,7 +281,13 @@ CAUSE = Cause(
         ),
         Signature(
             "cgroup-limit",
-            any=("OOMKilled", "killed by the OOM killer", "Failed with result 'oom-kill'", "systemd-oomd killed"),
+            any=(
+                "OOMKilled",
+                "this unit has been killed by the OOM killer",
+                "result 'oom-kill'",
+                "systemd-oomd killed",
+            ),
+            none=("common causes include", "potential root causes"),
             kinds=("kernel", "plain", "log"),
             when=_about_vllm,
         ),

@@ -100,8 +100,8 @@ SUBTYPES = {
     "segfault-native": Subtype(
         T("A process crashed in native code (segfault)", "进程在原生代码里崩溃（段错误）"),
         T(
-            "The process got {status} and printed its native stack. The topmost library in it is {library}. A signal sent by somebody else looks the same, with arbitrary frames.",
-            "进程收到 {status} 并打印了原生栈，最上面的库是 {library}。别人发来的信号也会这样打印，那时栈帧没有意义。",
+            "The process got {status} and printed its native stack. {library} A signal sent by somebody else looks the same, with arbitrary frames.",
+            "进程收到 {status} 并打印了原生栈，{library_zh}别人发来的信号也会这样打印，那时栈帧没有意义。",
         ),
         (READ_STACK, PRELOADS, lib.COLLECT_CORE_DUMP, lib.COLLECT_KERNEL_LOG),
     ),
@@ -169,6 +169,8 @@ def _library(event: Event, life: Life) -> str:
     """The first library or function family that a native stack names below the banner, in plain words."""
     near = [event, *life.events[event.index + 1 : event.index + 40]]
     text = "\n".join(e.text[:4000] for e in near if e.kind in ("native", "plain", "kernel"))
+    if event.exc is not None:
+        text += "\n".join(f"{frame.file} in {frame.func}" for frame in event.exc.frames[:40])
     match = re.search(r"\b(nccl[A-Z]\w{2,60})", text)
     if match:
         return f"NCCL ({match[1]})"
@@ -189,7 +191,9 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
     finding.values.setdefault("who", who[1].rstrip(",") if who else "A worker")
     if finding.subtype == "segfault-native":
         library = _library(finding.event, life)
-        finding.values["library"] = library
+        known = library != "not named"
+        finding.values["library"] = f"Its topmost library is {library}." if known else "It names no library."
+        finding.values["library_zh"] = f"最上面的库是 {library}。" if known else "其中看不出是哪个库。"
         signal = re.search(r"SIG[A-Z]{3,5}", text[:4000])
         finding.values["status"] = signal[0] if signal else "SIGABRT" if finding.event.has(*_ABORTS[:6]) else "SIGSEGV"
         if library.startswith("NCCL"):

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
+from lifesign.causes._reading import explain
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life, Phase
 from lifesign.remedies import library as lib
@@ -141,8 +142,8 @@ SUBTYPES = {
     "engine-ready-timeout": Subtype(
         T("The engine was still starting when the start limit expired", "启动时限到了，引擎还没就绪"),
         T(
-            "The front end waits {limit} s for the engine core. Loading or compiling took longer; the log shows progress, so nothing is known to be stuck.",
-            "前端最多等引擎 {limit} 秒。加载或编译花的时间更长；没有证据表明它卡死了。",
+            "The front end waits {limit} s for the engine core, and loading or compiling took longer. The last progress line tells whether it was slow or stuck.",
+            "前端最多等引擎 {limit} 秒，而加载或编译花的时间更长。是慢还是卡死，看最后一条进度。",
         ),
         (lib.LONGER_READY_TIMEOUT, UPGRADE_READY, lib.FASTER_STORAGE, lib.PY_SPY_STACKS),
         ("vllm#35616",),
@@ -229,9 +230,13 @@ def _fill(finding: Finding, life: Life) -> Finding:
     if life.world_size > 1:
         finding.remedies = (*_RPC_REMEDIES, *_RPC_MANY)
     if life.platform == "cpu" and finding.event.phase is Phase.SERVING:
-        finding.why = T(
-            f"Most likely the worker was computing, not dead: the limit of a step ({limit.en}) is too short for {count} sequences on a CPU.",
-            f"worker 很可能在计算，并没有死：对 CPU 上的 {count} 个序列来说，单步时限（{limit.zh}）太短。",
+        explain(
+            finding,
+            SUBTYPES["execute-model-rpc"].why.fill(**finding.values),
+            T(
+                f"Most likely the worker was computing, not dead: the limit of a step ({limit.en}) is too short for {count} sequences on a CPU.",
+                f"worker 很可能在计算，并没有死：对 CPU 上的 {count} 个序列来说，单步时限（{limit.zh}）太短。",
+            ),
         )
     return finding
 
