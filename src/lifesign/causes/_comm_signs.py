@@ -40,6 +40,8 @@ DEVICE_FAULT = (
     "Cuda failure 710",
     "ECC error",
     "uncorrectable",
+    "Cuda failure 900",
+    "previous error during capture",
 )
 SHARED_MEMORY = ("/dev/shm", "shared memory segment", "No space left on device")
 DUPLICATE = ("Duplicate GPU detected",)
@@ -61,6 +63,8 @@ WARN_HARMLESS = (
     "iommu=pt",
     "NCCL_IGNORE",
     "Could not enable P2P",
+    "ras/",
+    "RAS ",
 )
 
 
@@ -285,7 +289,7 @@ SIGNATURES = (
     Signature(
         "symm-mem",
         any=("SymmMem", "symmetric memory", "CUDASymmetricMemory", "_SymmetricMemory"),
-        none=("Communicator is not available", "will be disabled", "out of memory"),
+        none=("Communicator is not available", "will be disabled", "out of memory", "overlapping devices"),
         kinds=("exception", "wrapper"),
         certainty="supported",
     ),

@@ -15,7 +15,7 @@ from lifesign.facts.model import Event, Life, Phase
 HUBS = ("huggingface", "hf.co", "modelscope", "hf-mirror", "Hugging Face", "/resolve/", "the Hub", "snapshot")
 QUANT_SUFFIX = (
     r"weight_scale|g_idx|qweight|qzeros|\.scales|input_scale|weight_packed|weight_shape|weight_zero_point|absmax|quant_state|"
-    r"weight_scale_inv|k_scale|v_scale|_blocks|weight_scale_2|global_scale|zeros"
+    r"weight_scale_inv|deq_scale|quant_bias|input_offset|k_scale|v_scale|_blocks|weight_scale_2|global_scale|zeros"
 )
 QUANT_NAMES = (
     "weight_scale",
@@ -31,8 +31,15 @@ QUANT_NAMES = (
     "v_scale",
     "global_scale",
     "weight_shape",
+    "deq_scale",
+    "quant_bias",
 )
 """Parts of the names of tensors that only quantised checkpoints have."""
+
+QUANT_WORDS = re.compile(
+    r"gptq|awq|int4|int8|w4a16|w8a8|w4a8|fp8|fp4|nvfp4|mxfp4|bnb|bitsandbytes|gguf|autoround|marlin|compressed-tensors|modelopt"
+)
+_LINEAR = re.compile(r"(?:proj|experts|mlp|attn|\bfc\d?|linear|w\d{1,2})[\w.]{0,40}(?:weight|bias)\b")
 
 LOAD_FRAMES = (
     ":load_weights",
@@ -71,7 +78,26 @@ def _quantised_name(event: Event, life: Life) -> bool:
     return re.search(QUANT_SUFFIX, event.text[:600]) is not None
 
 
+def is_quantised(event: Event, life: Life) -> bool:
+    """Whether the served model is quantised, by its configuration, its name, or the layers in the traceback."""
+    named = str(life.config.get("quantization") or "")
+    if named and named not in ("None", "null"):
+        return True
+    if QUANT_WORDS.search(f"{life.model} {life.config.get('model', '')}".lower()):
+        return True
+    return event.exc is not None and event.exc.passes(
+        "layers/quantization", "marlin", "gptq", "awq", "deep_gemm", "cutlass"
+    )
+
+
+def quantised_layer(event: Event, life: Life) -> bool:
+    """Whether a missing name is that of a linear layer of a quantised model (norms and embeddings stay as they are)."""
+    return is_quantised(event, life) and _LINEAR.search(event.text[:400]) is not None
+
+
 def _plain_name(event: Event, life: Life) -> bool:
+    if event.exc is not None and event.exc.short_type == "KeyError" and quantised_layer(event, life):
+        return False
     return not _quantised_name(event, life)
 
 

@@ -106,6 +106,8 @@ def _refine_hccl(finding: Finding) -> Finding:
     """Ascend: the same codes mean three moments; the phase and the call tell them apart."""
     event = finding.event
     text = event.text
+    if "CommInit" in text and "times out" not in text and event.phase is Phase.SERVING:
+        return finding
     if event.phase is Phase.SERVING or ("notify" in text.lower() and "times out" in text):
         finding.subtype = "hccl-timeout"
         return finding

@@ -270,6 +270,7 @@ SIGNATURES = (
             "Error setting ASCEND_RT_VISIBLE_DEVICES",
             "needs devices [",
             "local rank is out of bounds",
+            "allocations from overlapping devices",
         ),
         kinds=("exception", "wrapper"),
     ),

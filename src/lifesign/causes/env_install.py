@@ -18,6 +18,9 @@ CONNECTORS = ("nixl", "lmcache", "mooncake", "Mooncake", "LMCache", "NIXL")
 
 FOREIGN_CUDA = ("libcublas.so", "libcublasLt.so", "libcudnn.so", "libcudart.so", "libnvJitLink.so")
 OPTIONAL_OPS = ("vllm._rocm_C", "amdsmi", "vllm._moe_C", "vllm._flashmla_C", "vllm.vllm_flash_attn", "_qutlass_C")
+BUILD_FAILED = ("Ninja build failed", "ninja: build stopped", "Error building extension", "nvcc ", "ptxas")
+"""Words of a compiler that ran at run time: that is told by the cause compile-jit."""
+
 SHARED_OBJECT = (
     "cannot open shared object file",
     "undefined symbol",
@@ -51,10 +54,10 @@ def _loads_nccl_next(event: Event, life: Life) -> bool:
 
 
 def _nccl_is_needed(event: Event, life: Life) -> bool:
-    """`Failed to load NCCL library` is a notice on machines without NVIDIA/AMD GPUs; there must be a failure after it."""
-    return (
-        life.platform in ("cuda", "rocm")
-        and life.after(event, "ncclGetVersion", "NameError", "libnccl", "nccl") is not None
+    """`Failed to load NCCL library` is a notice on one GPU or without any; an exception about NCCL must follow it."""
+    return any(
+        other.kind in ("exception", "wrapper") and other.has("ncclGetVersion", "NCCL", "libnccl", "PyNccl")
+        for other in life.events[event.index + 1 :]
     )
 
 
@@ -62,16 +65,9 @@ def _ops_are_missing(event: Event, life: Life) -> bool:
     """A failed import of the compiled extension is only fatal when an operator of it is called afterwards."""
     if event.has(*OPTIONAL_OPS):
         return False
-    return (
-        life.after(
-            event,
-            "_OpNamespace",
-            "object has no attribute",
-            "No module named 'vllm._C'",
-            "Device string must not",
-            "Failed to infer",
-        )
-        is not None
+    return any(
+        other.kind in ("exception", "wrapper") and other.has("_OpNamespace' '_C", "No module named 'vllm._C'")
+        for other in life.events[event.index + 1 :]
     )
 
 
@@ -98,6 +94,8 @@ def _listed_though(event: Event, life: Life) -> bool:
 def _refine(finding: Finding, life: Life) -> Finding | None:
     """Adds what the log says about Windows, the CPU build and the shadowing library."""
     text = finding.event.text
+    if finding.subtype in ("torch-abi", "import-error") and any(part in text for part in BUILD_FAILED):
+        return None
     if finding.subtype == "import-error" and life.mentions("C:\\", "\\site-packages\\", "win32") is not None:
         finding.remedies = (advice.NOT_ON_WINDOWS, advice.INSTALL_MISSING, advice.REINSTALL)
     if finding.subtype == "import-error" and _in_registry(finding.event, life):
@@ -259,10 +257,13 @@ SIGNATURES = (
         all=("libnccl",),
         regex="|".join(SHARED_OBJECT[:4]),
         none=("libnccl-net", "libnccl-env", "libnccl-tuner", "libnccl-profiler", "NCCL INFO"),
+        kinds=("exception", "wrapper", "native"),
     ),
     Signature("nccl-lib", any=("undefined symbol: nccl", "Mismatched NCCL version", "NCCL library version mismatch")),
     Signature(
-        "nccl-lib", any=("Failed to load NCCL library from", "Failed to import NCCL library"), when=_nccl_is_needed
+        "nccl-lib",
+        any=("Failed to load NCCL library from", "Failed to import NCCL library", "libnccl.so.2: file too short"),
+        when=_nccl_is_needed,
     ),
     Signature(
         "nccl-lib",
@@ -270,6 +271,7 @@ SIGNATURES = (
             "name 'ncclGetVersion' is not defined",
             "name 'NCCLCommunicator' is not defined",
             "ncclGetUniqueId' is not defined",
+            "'PyNcclCommunicator' object has no attribute",
         ),
     ),
     Signature(
@@ -285,7 +287,12 @@ SIGNATURES = (
     ),
     Signature(
         "torch-abi",
-        any=("undefined symbol: _Z", "undefined symbol: aoti_torch", "undefined symbol: torch"),
+        any=(
+            "undefined symbol: _Z",
+            "undefined symbol: aoti_torch",
+            "undefined symbol: torch",
+            "Symbol not found: __Z",
+        ),
         kinds=("exception", "wrapper", "plain", "native"),
     ),
     Signature(

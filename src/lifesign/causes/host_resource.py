@@ -57,6 +57,17 @@ def _not_a_notice(event: Event, life: Life) -> bool:
     return _loud(event, life) and not event.has("Found ulimit of", "Consider increasing with ulimit")
 
 
+def _port_refused(event: Event, life: Life) -> bool:
+    """Whether the port was really needed: sockets are often tried twice, and NCCL's RAS port is optional."""
+    if event.weight == "request" or event.level in ("INFO", "DEBUG") or event.has("NCCL WARN"):
+        return False
+    if event.kind in ("exception", "wrapper") or event.level in ("ERROR", "CRITICAL"):
+        return True
+    return event.has("while attempting to bind") or (
+        life.after(event, "failed to listen", "DistNetworkError", "EADDRINUSE") is not None
+    )
+
+
 def _nccl_failed_after(event: Event, life: Life) -> bool:
     """A warning of NCCL or ray about shared memory counts when something dies after it."""
     return (
@@ -225,7 +236,7 @@ SIGNATURES = (
             "server socket has failed to listen",
         ),
         kinds=("exception", "wrapper", "log", "plain"),
-        when=lambda event, life: event.weight != "request" and event.level not in ("INFO", "DEBUG"),
+        when=_port_refused,
     ),
     Signature(
         "memlock",
@@ -235,7 +246,14 @@ SIGNATURES = (
     Signature("shm-too-small", any=("Insufficient space in /dev/shm",)),
     Signature("shm-too-small", any=("Insufficient space in ",), all=("--shm-size",)),
     Signature(
-        "shm-namespace", any=("attaching to shared memory segment", "Error while attaching to"), when=_nccl_failed_after
+        "shm-namespace",
+        any=(
+            "attaching to shared memory segment",
+            "Error while attaching to",
+            "failed to open /dev/shm",
+            "Error: failed to open",
+        ),
+        when=_nccl_failed_after,
     ),
     Signature(
         "shm-too-small",

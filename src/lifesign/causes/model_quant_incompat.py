@@ -9,15 +9,11 @@ from __future__ import annotations
 import re
 
 from lifesign.causes import _reading as reading
-from lifesign.causes._load_signs import LOAD_FRAMES, QUANT_NAMES, QUANT_SUFFIX
+from lifesign.causes._load_signs import LOAD_FRAMES, QUANT_NAMES, QUANT_SUFFIX, is_quantised, quantised_layer
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life, Phase
 from lifesign.remedies.model import Form, Remedy
 from lifesign.text import T
-
-QUANT_WORDS = re.compile(
-    r"gptq|awq|int4|int8|w4a16|w8a8|w4a8|fp8|fp4|nvfp4|mxfp4|bnb|bitsandbytes|gguf|autoround|marlin|compressed-tensors|modelopt"
-)
 
 FEWER_RANKS = Remedy(
     slug="split-over-fewer-gpus",
@@ -187,18 +183,6 @@ DTYPE = Remedy(
 )
 
 
-def _is_quantised(event: Event, life: Life) -> bool:
-    """Whether the served model is quantised, by its configuration, its name, or the layers in the traceback."""
-    named = str(life.config.get("quantization") or "")
-    if named and named not in ("None", "null"):
-        return True
-    if QUANT_WORDS.search(f"{life.model} {life.config.get('model', '')}".lower()):
-        return True
-    return event.exc is not None and event.exc.passes(
-        "layers/quantization", "marlin", "gptq", "awq", "deep_gemm", "cutlass"
-    )
-
-
 def _loading(event: Event, life: Life) -> bool:
     """Whether a log record with a bare tensor name belongs to loading (V0 prints `'...weight_scale'` first)."""
     return event.phase is Phase.LOAD and (event.kind != "log" or event.level in ("ERROR", "CRITICAL"))
@@ -321,6 +305,14 @@ SIGNATURES = (
         kinds=("exception",),
     ),
     Signature(
+        "weight-name-mismatch",
+        types=("KeyError",),
+        frames=LOAD_FRAMES,
+        when=quantised_layer,
+        kinds=("exception",),
+        certainty="supported",
+    ),
+    Signature(
         "weight-name-mismatch", types=("KeyError",), regex=_NAME, kinds=("exception", "wrapper"), phases=(Phase.LOAD,)
     ),
     Signature(
@@ -370,7 +362,7 @@ SIGNATURES = (
         "shape-mismatch",
         all=("is invalid for input of size",),
         regex=r"shape '\[",
-        when=_is_quantised,
+        when=is_quantised,
         kinds=("exception",),
         certainty="supported",
     ),
