@@ -172,8 +172,8 @@ SIGNATURES = (
         "flashinfer-build",
         frames=("flashinfer/jit", "flashinfer\\jit"),
         types=("RuntimeError", "FileNotFoundError", "OSError"),
-        none=DEVICE_TEXTS,
-        when=reading.is_loud,
+        none=(*DEVICE_TEXTS, "undefined symbol"),
+        certainty="supported",
     ),
     Signature(
         "jit-build",
@@ -186,14 +186,16 @@ SIGNATURES = (
             "hiprtc",
             "HIPRTC_ERROR",
         ),
+        none=DEVICE_TEXTS,
         when=reading.is_loud,
     ),
     Signature("jit-build", all=("[aiter]", "build", "failed"), when=reading.is_loud),
     Signature(
         "jit-build",
-        frames=("deep_gemm/jit", "tilelang/", "/tvm/", "aiter/jit"),
+        frames=("deep_gemm/jit/", "tilelang/", "/tvm/", "aiter/jit/"),
         types=("RuntimeError", "CalledProcessError", "InternalError", "AssertionError"),
         none=DEVICE_TEXTS,
+        certainty="supported",
     ),
     Signature("host-compiler-headers", any=HEADER_TEXTS, when=reading.is_loud),
     Signature(

@@ -204,7 +204,12 @@ SIGNATURES = (
     _oom("weights-load", (), (Phase.LOAD,)),
     _oom("serving"),
     # The exception class of torch without (or with an unknown) text.
-    Signature("serving", types=("OutOfMemoryError",), none=NOT_DEVICE_MEMORY, phases=(Phase.SERVING,)),
+    Signature(
+        "serving",
+        types=("OutOfMemoryError",),
+        none=(*NOT_DEVICE_MEMORY, "ray.exceptions", "running low on memory"),
+        phases=(Phase.SERVING,),
+    ),
 )
 
 _FREE_AT_START = re.compile(

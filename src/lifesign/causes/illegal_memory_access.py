@@ -16,8 +16,8 @@ from lifesign.remedies.model import Remedy
 from lifesign.text import T
 
 IMA_TEXTS = (
-    "an illegal memory access was encountered",
-    "illegal memory access",
+    "an illegal memory access",
+    "illegal memory access was encountered",
     "CUDA_ERROR_ILLEGAL_ADDRESS",
     "cudaErrorIllegalAddress",
     "hipErrorIllegalAddress",
@@ -139,8 +139,6 @@ SIGNATURES = (
     Signature(
         "npu-aicore",
         any=(
-            "507015",
-            "507035",
             "aicore exception",
             "vector core exception",
             "The DDR address of the MTE instruction is out of range",
@@ -149,9 +147,12 @@ SIGNATURES = (
             "exception of fftsplus",
             "exception of aicore",
             "exception of aivec",
-            "507018",
         ),
         none=("507014",),
+    ),
+    # The bare number also turns up in time stamps: only as a code of its own.
+    Signature(
+        "npu-aicore", any=("507015", "507018", "507035"), none=("507014",), regex=r"(?<![\d.])5070(?:15|18|35)(?!\d)"
     ),
     # CUDA, by what the text names.
     Signature(

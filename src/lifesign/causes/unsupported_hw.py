@@ -92,11 +92,11 @@ SIGNATURES = (
         any=(
             "Cannot find bin of op",
             "Cannot find binary for op",
-            "561103",
             "No supported Ops kernel and engine are found",
             "does not has any binary",
         ),
     ),
+    Signature("npu-op-missing", any=("561103",), regex=r"(?<![\d.])561103(?!\d)", when=reading.is_loud),
     Signature(
         "npu-op-missing",
         any=("The Inner error is reported as above",),
@@ -119,12 +119,17 @@ SIGNATURES = (
         ),
         when=reading.is_loud,
     ),
-    Signature("uva", any=("UVA is not available", "Unified Virtual Addressing", "requires uva", "requires UVA")),
+    Signature(
+        "uva",
+        any=("UVA is not available", "Unified Virtual Addressing", "requires uva", "requires UVA"),
+        when=reading.is_loud,
+    ),
     Signature(
         "cpu-isa",
         any=("Illegal instruction", "SIGILL"),
         none=("an illegal instruction was encountered", "cudaErrorIllegalInstruction", "HSA_STATUS"),
         kinds=("plain", "native", "kernel", "death", "log", "exception"),
+        when=reading.is_loud,
     ),
     Signature("cpu-isa", any=("trap invalid opcode",), kinds=("kernel", "plain")),
     Signature("cpu-isa", regex=r"(?:exit code: |': )-4\b", kinds=("death",), strength=SYMPTOM, certainty="supported"),
