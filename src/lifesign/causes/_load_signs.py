@@ -78,6 +78,14 @@ def _quantised_name(event: Event, life: Life) -> bool:
     return re.search(QUANT_SUFFIX, event.text[:600]) is not None
 
 
+def _in_loader(event: Event, life: Life) -> bool:
+    """Whether the last frame of vLLM's own code is that of a model loader."""
+    if event.exc is None or not _not_one_request(event, life):
+        return False
+    own = [frame.file.replace("\\", "/") for frame in event.exc.frames if "vllm/" in frame.file.replace("\\", "/")]
+    return bool(own) and "model_executor/model_loader/" in own[-1]
+
+
 def is_quantised(event: Event, life: Life) -> bool:
     """Whether the served model is quantised, by its configuration, its name, or the layers in the traceback."""
     named = str(life.config.get("quantization") or "")
@@ -383,6 +391,27 @@ SIGNATURES = (
     ),
     Signature(
         "config-or-code",
+        any=(
+            "Unknown config format",
+            "Unsupported config format",
+            "remote GGUF model repo",
+            "needs to use original tokenizer",
+        ),
+        kinds=("exception", "wrapper"),
+        certainty="supported",
+    ),
+    Signature(
+        "config-or-code",
+        types=("ValueError", "KeyError", "AttributeError", "AssertionError", "TypeError", "RuntimeError"),
+        frames=("transformers_utils/config", "configuration_utils.py", "AutoConfig", "configuration_auto.py"),
+        kinds=("exception",),
+        phases=(Phase.LOAD,),
+        when=_not_one_request,
+        certainty="supported",
+        strength=SYMPTOM,
+    ),
+    Signature(
+        "config-or-code",
         frames=("transformers_modules",),
         kinds=("exception",),
         phases=(Phase.LOAD,),
@@ -459,5 +488,26 @@ SIGNATURES = (
         kinds=("exception",),
         certainty="supported",
         when=_not_one_request,
+    ),
+    Signature(
+        "loader-error",
+        types=(
+            "ValueError",
+            "RuntimeError",
+            "TypeError",
+            "KeyError",
+            "AttributeError",
+            "AssertionError",
+            "NotImplementedError",
+            "FileNotFoundError",
+            "WeightCacheUnavailableError",
+            "CacheConfigMismatchError",
+        ),
+        when=_in_loader,
+        kinds=("exception",),
+        phases=(Phase.LOAD,),
+        none=("out of memory", "CUDA error", "HIP error"),
+        certainty="supported",
+        strength=SYMPTOM,
     ),
 )

@@ -416,6 +416,8 @@ SIGNATURES = (
             "Please install ",
             "flashinfer module was not found",
             "version is wrong. Please install",
+            "Ray version ",
+            "Please use torchao version",
             "package is not installed",
         ),
         types=("ImportError", "ModuleNotFoundError", "ValueError", "RuntimeError", "ValidationError"),

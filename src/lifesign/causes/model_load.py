@@ -151,6 +151,14 @@ SUBTYPES = {
         ),
         (advice.ADAPTER_PATH, advice.ADAPTER_STATIC, advice.VLLM_NEWER),
     ),
+    "loader-error": Subtype(
+        T("the model loader stopped", "模型加载器中止"),
+        T(
+            "vLLM's loader refused the files or its own settings (load format, extra loader configuration, sharding); the proof line says what.",
+            "vLLM 的加载器拒绝了这些文件或加载设置（加载格式、加载器额外配置、分片）；具体原因见证据行。",
+        ),
+        (advice.LOAD_FORMAT, advice.WEIGHTS_THERE, advice.MODEL_CARD, advice.VLLM_NEWER),
+    ),
     "aux-download": Subtype(
         T("an auxiliary file (gpt-oss vocabulary) could not be downloaded", "附属文件（gpt-oss 词表）下载失败"),
         T(

@@ -340,6 +340,9 @@ SIGNATURES = (
         any=(
             "does not match the quantization method specified in the `quantization` argument",
             "Unknown quantization method",
+            "unknown quantization name",
+            "conflicts with quantization_config",
+            "`quantization_config` for online quantization",
             "Invalid quantization method",
             "quantization is currently not supported in",
             "is not supported for quantization method",
