@@ -103,7 +103,11 @@ def _lines(raw: list[tuple[int, bytes]], sample: list[str]) -> Iterator[Line]:
     if _is_quoted(sample):
         lines = (Line(line.number, _unquote(line.text)) for line in lines)
     width = _wrap_width(sample)
-    return lines if width == 0 else _join_wrapped(lines, width)
+    if width == 0:
+        return lines
+    # Where nearly every line has a header, only a header begins a line: an exception's name may stand after the cut.
+    headed = sum(1 for text in sample if CORE.match(text[:120])) * 3 > len(sample)
+    return _join_wrapped(lines, width, _HEADED if headed else _FRESH)
 
 
 def _sample(raw: list[tuple[int, bytes]]) -> list[str]:
@@ -148,12 +152,12 @@ def _wrap_width(sample: list[str]) -> int:
     return width if cut >= 3 and cut * 10 >= len(followers) * 6 else 0
 
 
-def _join_wrapped(lines: Iterable[Line], width: int) -> Iterator[Line]:
+def _join_wrapped(lines: Iterable[Line], width: int, fresh: re.Pattern[str]) -> Iterator[Line]:
     """Joins cut lines. The first part keeps its number."""
     current: Line | None = None
     open_line = False
     for line in lines:
-        if current is not None and open_line and not _begins(line.text):
+        if current is not None and open_line and not _begins(line.text, fresh):
             current = Line(current.number, (current.text + line.text)[:MAX_LINE_CHARS])
         else:
             if current is not None:
@@ -164,9 +168,12 @@ def _join_wrapped(lines: Iterable[Line], width: int) -> Iterator[Line]:
         yield current
 
 
-def _begins(text: str) -> bool:
+_HEADED = re.compile(r"\d{4}-\d\d-\d\d|[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:|\[\d|Loading |Capturing |\{")
+
+
+def _begins(text: str, fresh: re.Pattern[str] = _FRESH) -> bool:
     """Whether `text` starts a new line of a log rather than going on with one that was cut."""
-    return not text.strip() or _FRESH.match(text) is not None or CORE.match(text[:120]) is not None
+    return not text.strip() or fresh.match(text) is not None or CORE.match(text[:120]) is not None
 
 
 def _newest_first(rows: list[Record]) -> bool:

@@ -162,10 +162,12 @@ def read_blocks(source: Source, block_bytes: int) -> Iterator[bytes]:
     if stream is None:
         return
     first = True
+    # Decompressors give what they have with `read1`; `read` would throw away the part before a break.
+    read = getattr(stream, "read1", stream.read)
     try:
         while True:
             try:
-                block = stream.read(block_bytes)
+                block = read(block_bytes)
             except Exception as error:
                 # zlib, lzma, bz2 and zstandard each raise their own class; a truncated download is the usual reason.
                 if source.bytes_read == 0 and first:
