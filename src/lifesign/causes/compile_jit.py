@@ -219,11 +219,21 @@ SIGNATURES = (
         certainty="supported",
     ),
     Signature("compile-cache", any=CACHE_TEXTS, when=reading.is_loud),
+    # A stored graph that meets inputs of another kind: the name stands in the frame, not in the text.
+    Signature("compile-cache", types=("AssertionError",), frames=(":copy_misaligned_inputs",), certainty="supported"),
     Signature("compile-cache", types=CACHE_TYPES, none=DEVICE_TEXTS, when=_loads_artefact, certainty="supported"),
     Signature(
         "compile-cache",
         types=("AssertionError", "TypeError", "KeyError", "AttributeError", "NameError"),
         when=_after_cache_load,
+        certainty="supported",
+    ),
+    Signature(
+        "inductor-triton",
+        types=("AssertionError",),
+        any=("expected size ",),
+        regex=r"expected size \d{1,12}==\d{1,12}, stride",
+        strength=SYMPTOM,
         certainty="supported",
     ),
     Signature(

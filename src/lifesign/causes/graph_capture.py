@@ -102,6 +102,7 @@ SIGNATURES = (
         when=reading.is_loud,
         certainty="supported",
     ),
+    Signature("late-capture", any=("CUDA graph capturing detected at an inappropriate time",)),
     Signature(
         "unsupported-mode",
         any=(
@@ -171,6 +172,15 @@ SUBTYPES = {
             collect.UPGRADE_VLLM,
             advice.NEWER_DRIVER,
         ),
+    ),
+    "late-capture": Subtype(
+        T("A CUDA graph would have been captured in the middle of serving", "服务过程中又要捕获 CUDA graph"),
+        T(
+            "vLLM captures graphs only at start-up. A batch of a shape that was not captured then arrived, and capturing it now is forbidden: a gap between the dispatcher and the captured sizes.",
+            "vLLM 只在启动时捕获图。服务中来了启动时没捕获过的形状，而此时禁止再捕获：调度的形状与已捕获的尺寸对不上。",
+        ),
+        (graphs.CUDAGRAPH_PIECEWISE, graphs.EAGER, collect.UPGRADE_VLLM, collect.REPORT_BUG),
+        ("vllm-ascend#7150",),
     ),
     "unsupported-mode": Subtype(
         T(

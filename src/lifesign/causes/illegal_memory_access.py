@@ -262,6 +262,7 @@ SUBTYPES = {
             "调优器逐个尝试内核变体，其中一个在这个形状或 GPU 上有问题。",
         ),
         (advice.NO_AUTOTUNE, graphs.EAGER, graphs.OTHER_MOE_BACKEND, collect.UPGRADE_VLLM, graphs.LAUNCH_BLOCKING),
+        ("vllm#26381", "vllm#45285"),
     ),
     "misaligned": Subtype(
         T("A GPU kernel read from a misaligned address", "GPU 内核访问了未对齐的地址"),
@@ -301,6 +302,7 @@ SUBTYPES = {
             "故障紧跟在 sleep 或 wake_up 之后：有内核还拿着已解除映射的地址。",
         ),
         (advice.DRAIN_BEFORE_SLEEP, collect.UPGRADE_VLLM, graphs.EAGER, graphs.LAUNCH_BLOCKING),
+        ("vllm#28714", "vllm#44395", "vllm#45552"),
     ),
     "rocm-fault": Subtype(
         T("A GPU kernel accessed invalid memory (ROCm)", "GPU 内核非法访问显存（ROCm）"),
