@@ -251,6 +251,8 @@ _OTHER_TEXTS = (
     "failed to compile the model",
     "hash of the compiled graph",
     "making fake tensor call",
+    "Loading lora",
+    "Available memory on node",
 )
 
 NEW_OR_OLD = Remedy(

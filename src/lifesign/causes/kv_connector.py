@@ -185,6 +185,9 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
     first = event.text.strip().split("\n")[0][:160]
     finding.values["what"] = first or finding.values["frame"]
     finding.values["file"] = finding.values["frame"].partition(":")[0]
+    if life.after(event, "Recovered from KV load failure", "marking blocks as invalid", within=60) is not None:
+        # The request was computed again: an error, but no death.
+        finding.role, finding.certainty = "context", "possible"
     if finding.subtype == "connector" and event.exc is not None:
         finding.subtype = _by_frames(event, life)
     return finding

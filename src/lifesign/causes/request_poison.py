@@ -215,10 +215,12 @@ def _came_twice(event: Event, life: Life) -> bool:
 def _alone_in_pool(event: Event, life: Life) -> bool:
     """Whether SGLang's last batch lines show at most one running request and an empty queue."""
     last = life.before(event, "#running-req:", within=400)
-    if last is None:
+    if last is None or event.line - last.line > 30:
+        # Routine lines may have been passed over: an old one says nothing about the moment of the error.
         return False
-    match = re.search(r"#running-req: (\d{1,6}), #queue-req: (\d{1,6})", last.text[:4000])
-    return match is not None and int(match[1]) <= 1 and int(match[2]) == 0
+    running = re.search(r"#running-req: (\d{1,6})", last.text[:4000])
+    queued = re.search(r"#queue-req: (\d{1,6})", last.text[:4000])
+    return running is not None and queued is not None and int(running[1]) <= 1 and int(queued[1]) == 0
 
 
 ENGINE_LOOP = (

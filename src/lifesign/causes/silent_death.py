@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from lifesign.causes._reading import explain
 from lifesign.causes.model import DECISIVE, SYMPTOM, TRACE, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life
 from lifesign.remedies import library as lib
@@ -189,6 +190,18 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
     finding.values.setdefault("status", status_of(text))
     who = re.search(r"(?:Worker proc|RayWorkerProc|Worker) ([\w=./-]{1,60})", text[:4000])
     finding.values.setdefault("who", who[1].rstrip(",") if who else "A worker")
+    if finding.subtype == "worker-died-no-trace" and _was_asked(finding, life):
+        finding.remedies = (lib.FIND_SIGNAL_SENDER, *_COLLECT)
+        explain(
+            finding,
+            SUBTYPES["worker-died-no-trace"].why.fill(**finding.values),
+            T(
+                "It ended in order, as after a SIGTERM: somebody asked this one process to stop.",
+                "它是正常退出的，像是收到了 SIGTERM：有人单独让这个进程停下。",
+            ),
+        )
+    if finding.subtype == "segfault-native" and _after_python_error(finding.event, life):
+        finding.strength, finding.certainty = TRACE, "possible"
     if finding.subtype == "segfault-native":
         library = _library(finding.event, life)
         known = library != "not named"
@@ -200,6 +213,21 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
             finding.certainty = "supported"
             finding.remedies = (READ_STACK, PRELOADS, lib.NCCL_CUMEM_OFF, lib.COLLECT_CORE_DUMP, lib.COLLECT_KERNEL_LOG)
     return finding
+
+
+def _was_asked(finding: Finding, life: Life) -> bool:
+    """Whether the worker left with status 0 or said that it was terminated: a SIGTERM to it alone."""
+    if finding.values.get("status", "").startswith("exit code 0"):
+        return True
+    return life.before(finding.event, "WorkerProc was terminated", within=40) is not None
+
+
+def _after_python_error(event: Event, life: Life) -> bool:
+    """Whether an error had ended a process before the crash: then the crash belongs to the clean-up."""
+    return any(
+        other.kind == "wrapper" or (other.kind == "exception" and other.weight == "fatal")
+        for other in life.events[: event.index]
+    )
 
 
 def _whole_start(event: Event, life: Life) -> bool:
