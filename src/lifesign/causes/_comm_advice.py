@@ -2,7 +2,7 @@
 
 The order inside each subtype follows one rule: first prove with a small all-reduce, outside of vLLM, whether the machines
 can talk at all; only then turn knobs. Names of variables were checked against NCCL 2.21 to 2.28 and torch 2.6 to 2.13:
-there is no NCCL_SOCKET_TIMEOUT, and no NCCL_TIMEOUT.
+NCCL has no variable for a socket time-out.
 """
 
 from __future__ import annotations

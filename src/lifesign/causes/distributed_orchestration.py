@@ -93,23 +93,18 @@ SMALLER_DP = Remedy(
     why=T("One rank needs no assignment at all.", "只有一个 rank 就不存在分配问题。"),
     forms=(Form("--data-parallel-size", "1"),),
 )
-COORDINATOR_TIMEOUT = Remedy(
-    slug="coordinator-timeout",
-    kind="flag",
-    title=T("give the coordinator longer to start", "给协调进程更长的启动时间"),
-    why=T(
-        "The limit was 30 s and fixed; a slow import on network storage passes it.",
-        "以前固定为 30 秒；在网络存储上导入慢就会超时。",
-    ),
-    forms=(Form("--data-parallel-coordinator-startup-timeout", "300", since="0.23.0"),),
-    source="vllm#37452, vllm#43611",
-)
 COORDINATOR_UPGRADE = Remedy(
     slug="coordinator-upgrade",
     kind="upgrade",
-    title=T("upgrade: later releases have a setting for this limit", "升级：后来的版本可以设置这个时限"),
-    why=T("PR #37452 and #43611 made it configurable.", "PR #37452 和 #43611 让它可配置。"),
-    source="vllm#43611",
+    title=T(
+        "upgrade to 0.23 or later: the limit for the coordinator's start is longer there",
+        "升级到 0.23 或更高：协调进程的启动时限更长",
+    ),
+    why=T(
+        "It was 30 s and is 120 s from about 0.23 on. vllm#43611 proposes --data-parallel-coordinator-startup-timeout; no release up to 0.33.0 has that option.",
+        "原来是 30 秒，大约 0.23 起是 120 秒。vllm#43611 提议加 --data-parallel-coordinator-startup-timeout，但到 0.33.0 为止的版本都没有这个选项。",
+    ),
+    source="vllm#37452, vllm#43611; source of 0.32.0; parsers of 45 releases",
 )
 FAST_START = Remedy(
     slug="fast-import",
@@ -208,7 +203,7 @@ SUBTYPES = {
             "The front end waits for the coordinator to report its addresses; the process was slow or failed.",
             "前端等待协调进程上报地址；该进程启动太慢或失败了。",
         ),
-        (COORDINATOR_TIMEOUT, COORDINATOR_UPGRADE, FAST_START),
+        (FAST_START, COORDINATOR_UPGRADE),
         ("vllm#37452", "vllm#43611"),
     ),
     "dp-multinode": Subtype(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from lifesign.causes import _reading as reading
-from lifesign.causes._load_signs import LOAD_FRAMES, QUANT_NAMES, QUANT_SUFFIX, is_quantised, quantised_layer
+from lifesign.causes._quant import LOAD_FRAMES, QUANT_NAMES, QUANT_SUFFIX, is_quantised, quantised_layer
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life, Phase
 from lifesign.remedies.model import Form, Remedy
