@@ -95,6 +95,17 @@ DROP_PAGE_CACHE = Remedy(
     command="free -g; sync; echo 1 | sudo tee /proc/sys/vm/drop_caches",
     source="vllm#45179",
 )
+SGLANG_NO_GRAPH = Remedy(
+    slug="sglang-no-graph",
+    kind="check",
+    title=T("SGLang: start without CUDA graphs, then change the back ends", "SGLang：先关闭 CUDA graph，再更换后端"),
+    why=T(
+        "This log is SGLang's: --disable-cuda-graph shows whether graphs are to blame; --attention-backend and --sampling-backend take a kernel out of the path.",
+        "这是 SGLang 的日志：--disable-cuda-graph 可判断是否与图有关；--attention-backend、--sampling-backend 可绕开某个内核。",
+    ),
+    command="python -m sglang.launch_server --help | grep -E 'disable-cuda-graph|attention-backend|sampling-backend'",
+    source="SGLang docs: server arguments",
+)
 RULE_OUT_XID = Remedy(
     slug="rule-out-xid",
     kind="check",

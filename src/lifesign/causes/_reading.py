@@ -112,6 +112,24 @@ def explain(finding: Finding, base: T, *more: T) -> Finding:
     return finding
 
 
+def for_sglang(finding: Finding, life: Life, remedies: tuple[Remedy, ...], *own: Remedy) -> Finding:
+    """In a log of SGLang: its own advice instead of vLLM's flags and variables, which it doesn't have."""
+    event = finding.event
+    frames = event.exc.frames if event.exc is not None else []
+    if life.engine == "sglang" or event.origin == "sglang" or any("/sglang/" in frame.file for frame in frames):
+        kept = (finding.remedies if finding.remedies is not None else remedies) or ()
+        foreign = ("flag", "upgrade")
+        finding.remedies = (
+            *own,
+            *(
+                remedy
+                for remedy in kept
+                if remedy.kind not in foreign and not any(form.knob.startswith("VLLM_") for form in remedy.forms)
+            ),
+        )
+    return finding
+
+
 def add_context(finding: Finding, event: Event | None, why: T) -> None:
     """Adds a line that speaks for the finding without being its root."""
     if event is not None and event.index != finding.event.index:

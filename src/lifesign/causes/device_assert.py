@@ -153,6 +153,7 @@ def refine(finding: Finding, life: Life) -> Finding | None:
     if reading.speculates(life):
         remedies.insert(1, loading.DROP_SPECULATIVE)
     finding.remedies = tuple(remedies)
+    reading.for_sglang(finding, life, finding.remedies, advice.SGLANG_NO_GRAPH)
     return reading.explain(finding, base.why, *notes) if notes else finding
 
 

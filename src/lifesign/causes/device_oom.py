@@ -232,6 +232,11 @@ _DISPLAY_GIB, _DISPLAY_SHARE, _NEIGHBOUR_SHARE, _ABSURD_GIB = 1.5, 0.08, 0.1, 15
 
 def refine(finding: Finding, life: Life) -> Finding | None:
     """Reads the figures of the message, tells neighbours from own use, and orders the remedies accordingly."""
+    finding = _refine(finding, life)
+    return reading.for_sglang(finding, life, SUBTYPES[finding.subtype].remedies, memory.SGLANG_POOL)
+
+
+def _refine(finding: Finding, life: Life) -> Finding:
     if finding.subtype == "startup-free-lt-util":
         return _free_at_start(finding, life)
     if finding.subtype == "profiling-assert":

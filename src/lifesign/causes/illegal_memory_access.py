@@ -364,6 +364,7 @@ def refine(finding: Finding, life: Life) -> Finding | None:
         if note is not None:
             notes.append(note)
     finding.remedies = tuple(remedies)
+    reading.for_sglang(finding, life, finding.remedies, advice.SGLANG_NO_GRAPH)
     return reading.explain(finding, SUBTYPES[finding.subtype].why, *notes) if notes else finding
 
 
