@@ -255,6 +255,21 @@ _OTHER_TEXTS = (
     "Available memory on node",
 )
 
+_SLIPS = frozenset(
+    [
+        "AssertionError",
+        "AttributeError",
+        "IndexError",
+        "KeyError",
+        "NameError",
+        "RecursionError",
+        "StopIteration",
+        "TypeError",
+        "UnboundLocalError",
+        "ZeroDivisionError",
+    ]
+)
+
 NEW_OR_OLD = Remedy(
     slug="other-vllm-version",
     kind="upgrade",
@@ -345,13 +360,7 @@ SUBTYPES = {
 def is_engine_frame(frame: Frame) -> bool:
     """Whether a frame lies in vLLM, one of its platform plug-ins, or SGLang."""
     path = frame.file.replace("\\", "/")
-    return (
-        "/vllm/" in path
-        or path.startswith("vllm/")
-        or "vllm_ascend" in path
-        or "vllm_omni" in path
-        or "sglang/srt" in path
-    )
+    return "/vllm/" in path or path.startswith("vllm/") or "/vllm_" in path or "sglang/srt" in path
 
 
 def place_of(event: Event) -> str:
@@ -397,6 +406,9 @@ def _in_engine(event: Event, life: Life) -> bool:
         ":profile_run",
         ":__init__",
     ):
+        return False
+    if event.phase is not Phase.SERVING and exc.short_type not in _SLIPS:
+        # Before serving, a ValueError or RuntimeError is usually a check that refuses what it was given.
         return False
     if event.process.role == "api" and not exc.passes(*ENGINE_LOOP, ":output_handler"):
         return False

@@ -38,8 +38,9 @@ SAMPLING_FRAMES = (
     "allowed_token_ids",
     "min_token",
     "bad_words",
-    "logits_processor",
-    "logit_processor",
+    "sample/logits_processor",
+    "openai/logits_processors",
+    "logits_process.py",
 )
 EMBEDS_FRAMES = ("prompt_embeds", "inputs_embeds", "embeds_utils")
 _OTHERS = (
@@ -314,6 +315,7 @@ CAUSE = Cause(
             "grammar",
             none=_OTHERS,
             frames=GRAMMAR_FRAMES,
+            phases=(Phase.SERVING,),
             kinds=("exception",),
             when=lambda event, life: (
                 _fatal_place(event, life)
