@@ -163,6 +163,8 @@ class Tree:
         if name in ("Optional", "Any", "List", "Dict", "Tuple", "Set", "Literal", "Callable"):
             return {name.lower() if name in ("List", "Dict", "Tuple", "Set") else name}
         target = self.resolve_class(hint, module)
+        if target is not None and any(ast.unparse(base).partition("[")[0] == "dict" for base in target[0].bases):
+            return {"dict"}
         if target is not None:
             return {("dataclass:" if is_dataclass(target[0]) else "class:") + target[0].name}
         found = self.resolve(name, module) if isinstance(hint, ast.Name) else None

@@ -420,7 +420,7 @@ FT_FLAGS = Remedy(
         "--enable-fault-tolerance works only with external data-parallel load balancing: --data-parallel-external-lb or --data-parallel-rank.",
         "--enable-fault-tolerance 只在外部数据并行负载均衡下可用：加 --data-parallel-external-lb 或 --data-parallel-rank。",
     ),
-    forms=(Form("--data-parallel-external-lb"),),
+    forms=(Form("--data-parallel-external-lb", since="0.11.1"),),
 )
 
 RAY_PLACEMENT = Remedy(

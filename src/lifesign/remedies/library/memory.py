@@ -186,10 +186,7 @@ LIMIT_MM_INPUTS = Remedy(
         "The profiling run of a multi-modal model takes the largest input that is allowed.",
         "多模态模型做显存预演时，按允许的最大输入计算。",
     ),
-    forms=(
-        Form("--limit-mm-per-prompt", '{"image": 1, "video": 0}', since="0.9.0"),
-        Form("--limit-mm-per-prompt", "image=1,video=0", until="0.8.5.post1"),
-    ),
+    forms=(Form("--limit-mm-per-prompt", '{"image": 1, "video": 0}'),),
     cost=T("prompts with more of them are refused", "超出的请求会被拒绝"),
 )
 
@@ -198,10 +195,7 @@ TEXT_ONLY = Remedy(
     kind="flag",
     title=T("use the model for text only", "只用它的文本能力"),
     why=T("Without images the vision encoder isn't profiled.", "不接受图片时，就不会预演视觉编码器。"),
-    forms=(
-        Form("--limit-mm-per-prompt", '{"image": 0, "video": 0}', since="0.9.0"),
-        Form("--limit-mm-per-prompt", "image=0,video=0", until="0.8.5.post1"),
-    ),
+    forms=(Form("--limit-mm-per-prompt", '{"image": 0, "video": 0}'),),
     cost=T("images are refused", "不再接受图片"),
 )
 

@@ -62,11 +62,15 @@ ENGINE_ITERATION_TIMEOUT = Remedy(
 
 DP_COORDINATOR_TIMEOUT = Remedy(
     slug="dp-coordinator-timeout",
-    kind="flag",
-    title=T("more time for the data-parallel coordinator", "给数据并行协调器更多启动时间"),
-    why=T("The coordinator had a fixed limit of 30 s to start.", "协调器的启动上限原先固定为 30 秒。"),
-    forms=(Form("--data-parallel-coordinator-startup-timeout", "300"),),
-    source="vllm#37452, vllm#43611",
+    kind="upgrade",
+    title=T("a release that gives the coordinator more time", "升级到给协调器更多时间的版本"),
+    why=T(
+        "The data-parallel coordinator had a fixed limit of 30 s to start (0.19.0 to 0.22.1); it is 120 s from 0.23.0. No "
+        "release has a setting for it.",
+        "数据并行协调器的启动上限固定为 30 秒（0.19.0 到 0.22.1），0.23.0 起为 120 秒；没有版本提供相应设置。",
+    ),
+    command="pip install -U 'vllm>=0.23.0'",
+    source="vllm#37452, vllm#42343; sources of 0.18.1, 0.19.0, 0.22.1, 0.23.0",
 )
 
 FASTER_STORAGE = Remedy(
