@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from tests.logs import shapes
 
 from lifesign.report.diagnose import diagnose_paths
 from lifesign.report.model import Report
+from tests.logs import shapes
 
 CORPUS = Path(__file__).resolve().parents[2] / "corpus"
 LAB = [

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from lifesign.errors import SourceError
 from lifesign.logs.lines import MAX_LINE_CHARS, Line, pieces
 from lifesign.logs.model import Record
 from lifesign.logs.records import parse_head, records, seconds
@@ -55,6 +56,11 @@ def _rows(source: Source, reading: Reading) -> Iterator[Record]:
     raw = list(_without_routine(interesting_lines(source), reading))
     reading.bytes_read += source.bytes_read
     reading.lines += source.lines
+    if source.lines == 0:
+        raise SourceError(
+            source.name,
+            "nothing came in: the input is empty. Pipe the log in with both streams: `vllm serve ... 2>&1 | lifesign diagnose -`.",
+        )
     sample = _sample(raw)
     unwrapper = Unwrapper()
     unwrapper.learn(sample)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct, field
 
 SCHEMA = "lifesign.report/1"
@@ -113,7 +115,7 @@ class FactsInfo(Struct):
     version: str = ""
     platform: str = ""
     model: str = ""
-    config: dict[str, object] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
     lives: int = 1
     figures: dict[str, float] = field(default_factory=dict)
 

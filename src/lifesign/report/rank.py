@@ -104,6 +104,8 @@ def _can_be_root(finding: Finding, life: Life) -> bool:
 
 def _choose(candidates: list[Finding], life: Life) -> Finding:
     """The earliest candidate of the highest strength, or an honest verdict where there is none."""
+    if not _engine_speaks(life):
+        return Finding(INSUFFICIENT, "empty", _last(life), certainty="possible", strength=TRACE)
     if life.orderly and not any(_breaks_order(finding, life) for finding in candidates):
         return _not_a_crash(life)
     strong = [finding for finding in candidates if finding.strength > TRACE]
@@ -135,6 +137,29 @@ def _choose(candidates: list[Finding], life: Life) -> Finding:
     ):
         return min(traces, key=lambda finding: _key(finding))
     return _insufficient(life)
+
+
+_ENGINE_WORDS = (
+    "vllm", "sglang", "enginecore", "enginedeaderror", "llm engine", "mindie", "nccl", "hccl", "torch", "cuda", "hip ", "rocm", "transformers",
+    "huggingface", "safetensors", "npu", "xpu", "triton", "flashinfer", "lmcache", "nixl", "worker_tp", "raylet",
+)  # fmt: skip
+
+
+def _engine_speaks(life: Life) -> bool:
+    """Whether any line comes from an inference engine or its libraries; a log of another program is no case for us."""
+    for event in life.events:
+        if event.process.name or event.origin not in ("", "uvicorn"):
+            return True
+        text = event.text[:3000].lower()
+        if any(word in text for word in _ENGINE_WORDS):
+            return True
+        if event.exc is not None and any(
+            word in frame.file.lower()
+            for frame in event.exc.frames
+            for word in ("vllm", "sglang", "torch", "transformers")
+        ):
+            return True
+    return False
 
 
 _RESOURCES = ("host-resource", "collective-comm", "device-oom", "host-oom", "env-install")
