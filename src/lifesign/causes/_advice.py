@@ -314,6 +314,21 @@ NO_OFFLOAD = Remedy(
         "去掉 --cpu-offload-gb：它依赖统一寻址和锁页内存。",
     ),
 )
+NOT_FLASHINFER_ATTENTION = Remedy(
+    slug="not-flashinfer-attention",
+    kind="flag",
+    title=T("an attention backend that isn't FlashInfer's", "换用非 FlashInfer 的注意力后端"),
+    why=T(
+        "The kernels that could not be built are FlashInfer's attention; FlashAttention comes compiled.",
+        "编译失败的是 FlashInfer 的注意力内核；FlashAttention 是预编译的。",
+    ),
+    forms=(
+        Form("--attention-backend", "FLASH_ATTN", since="0.13.0"),
+        Form("VLLM_ATTENTION_BACKEND", "FLASH_ATTN", until="0.12.0"),
+    ),
+    cost=T("some KV cache types and GPUs need FlashInfer", "部分 KV cache 类型和 GPU 只能用 FlashInfer"),
+    source="vLLM source: VLLM_ATTENTION_BACKEND is read to 0.12.0, the flag exists from 0.13.0",
+)
 NOT_TRITON_ATTENTION = Remedy(
     slug="not-triton-attention",
     kind="flag",

@@ -14,6 +14,7 @@ from lifesign.causes import _reading as reading
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life
 from lifesign.remedies.library import collect, graphs, host
+from lifesign.remedies.model import Remedy
 from lifesign.text import T
 
 CACHE_TEXTS = (
@@ -396,6 +397,8 @@ def refine(finding: Finding, life: Life) -> Finding | None:
                 "nvcc 的路径以冒号开头：CUDA_HOME（或 CUDA_PATH）被当成列表拼接了。",
             )
         )
+    if finding.subtype in ("flashinfer-build", "nvcc-missing"):
+        remedies = [_way_round(remedy, finding) for remedy in remedies]
     if finding.subtype in ("flashinfer-build", "jit-build") and any(part in text for part in PTXAS_TEXTS):
         remedies.insert(0, advice.NEWER_TOOLKIT)
         notes.append(T("The compiler is older than the GPU or the code.", "编译器比 GPU 或代码更旧。"))
@@ -411,6 +414,22 @@ def refine(finding: Finding, life: Life) -> Finding | None:
         )
     finding.remedies = tuple(remedies)
     return reading.explain(finding, SUBTYPES[finding.subtype].why, *notes) if notes else finding
+
+
+def _way_round(remedy: Remedy, finding: Finding) -> Remedy:
+    """The setting that avoids the kernels that could not be built: sampling, attention or experts."""
+    if remedy is not graphs.NO_FLASHINFER_SAMPLER:
+        return remedy
+    exc, text = finding.event.exc, finding.event.text
+    if "sampling" in text or (exc is not None and exc.passes("sample", "sampling.py")):
+        return remedy
+    if "fused_moe" in text or (exc is not None and exc.passes("fused_moe")):
+        return graphs.OTHER_MOE_BACKEND
+    if any(part in text for part in ("batch_prefill", "batch_decode", "single_prefill", "mla")) or (
+        exc is not None and exc.passes("attention", "prefill.py", "decode.py", "mla.py")
+    ):
+        return advice.NOT_FLASHINFER_ATTENTION
+    return remedy
 
 
 def _caches_off(life: Life) -> Event | str | None:
