@@ -64,7 +64,7 @@ ROPE = Remedy(
         "The model card gives the factor; it goes into config.json or --hf-overrides. VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 alone only hides the check and gives wrong output.",
         "模型卡会给出系数，写进 config.json 或 --hf-overrides。只设 VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 只是绕过检查，输出会出错。",
     ),
-    command="grep -nE 'max_position_embeddings|rope_' /PATH/TO/MODEL/config.json",
+    command="grep -nE 'max_position_embeddings|rope_' MODEL_DIR/config.json",
 )
 LENGTH_OUT = Remedy(
     slug="leave-length-out",
@@ -144,7 +144,7 @@ DIVIDING_TP = Remedy(
     why=T(
         "The head count stands in config.json as num_attention_heads.", "头数在 config.json 的 num_attention_heads 里。"
     ),
-    command="grep -nE 'num_attention_heads|num_key_value_heads|vocab_size' /PATH/TO/MODEL/config.json",
+    command="grep -nE 'num_attention_heads|num_key_value_heads|vocab_size' MODEL_DIR/config.json",
 )
 PIPELINE = Remedy(
     slug="pipeline-parallel",
@@ -239,4 +239,4 @@ BAD_ENV = (UNSET_VARIABLE,)
 def for_variable(name: str) -> tuple[Remedy, ...]:
     """The advice for one named environment variable."""
     named = replace(UNSET_VARIABLE, title=T(f"correct or unset {name}", f"修正或清除 {name}"), command=f"unset {name}")
-    return (named, replace(LINT, command=f"lifesign lint --env {name}=VALUE"))
+    return (named, replace(LINT, command=f"lifesign lint -- {name}=VALUE vllm serve MODEL"))

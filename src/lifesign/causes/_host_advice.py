@@ -204,8 +204,8 @@ WSL_PINNED = Remedy(
         "WSL：给虚拟机更多内存，并更新 Windows 和 NVIDIA 驱动",
     ),
     why=T(
-        "Under WSL only a part of the VM's memory can be pinned (page-locked); raise memory= in .wslconfig, or use a smaller --swap-space and no CPU offload.",
-        "WSL 下只有一部分虚拟机内存可以锁页（pin）；在 .wslconfig 里调大 memory=，或减小 --swap-space、不用 CPU 卸载。",
+        "Under WSL only a part of the VM's memory can be pinned (page-locked); raise memory= in .wslconfig, and use no CPU offload.",
+        "WSL 下只有一部分虚拟机内存可以锁页（pin）；在 .wslconfig 里调大 memory=，并且不要用 CPU 卸载。",
     ),
     command="wsl --shutdown   # after editing %UserProfile%\\.wslconfig",
     source="NVIDIA documentation: CUDA on WSL, limitations of pinned memory",

@@ -24,7 +24,7 @@ PRE_DOWNLOAD = Remedy(
         "A download of its own resumes after interruptions and shows its error at once. Older huggingface_hub: huggingface-cli download.",
         "单独下载可以断点续传，错误也一目了然。旧版 huggingface_hub 用 huggingface-cli download。",
     ),
-    command="hf download ORG/MODEL --local-dir /models/MODEL",
+    command="hf download ORG/MODEL --local-dir /models/NAME",
     source="huggingface_hub documentation: command line",
 )
 LOCAL_PATH = Remedy(
@@ -32,7 +32,7 @@ LOCAL_PATH = Remedy(
     kind="command",
     title=T("serve from the local path", "用本地路径启动"),
     why=T("vLLM then doesn't need the hub at all.", "这样 vLLM 完全不需要访问仓库。"),
-    command="vllm serve /models/MODEL --served-model-name ORG/MODEL",
+    command="vllm serve /models/NAME --served-model-name ORG/MODEL",
 )
 HUB_REACHABLE = Remedy(
     slug="hub-reachable",
@@ -110,7 +110,7 @@ PATH_EXISTS = Remedy(
     kind="check",
     title=T("check that the path exists where vLLM runs", "确认 vLLM 运行的环境里有这个路径"),
     why=T("A path with a typo, or one that exists only outside of the container.", "路径写错，或者只存在于容器外面。"),
-    command="ls -l /PATH/TO/MODEL/config.json",
+    command="ls -l MODEL_DIR/config.json",
 )
 MOUNTED = Remedy(
     slug="mount-the-folder",
@@ -120,7 +120,7 @@ MOUNTED = Remedy(
         "Links into the Hugging Face cache need the whole cache folder mounted.",
         "指向 Hugging Face 缓存的软链接需要挂载整个缓存目录。",
     ),
-    command="docker run -v /models:/models ... vllm/vllm-openai --model /models/MODEL",
+    command="docker run -v /models:/models ... vllm/vllm-openai --model /models/NAME",
 )
 REPOSITORY_NAME = Remedy(
     slug="repository-name",
@@ -140,7 +140,7 @@ CONFIG_THERE = Remedy(
         "Adapters, GGUF and Mistral-format repositories don't have one and need other flags.",
         "适配器、GGUF 和 Mistral 格式的仓库没有它，需要其他参数。",
     ),
-    command="ls -l /PATH/TO/MODEL",
+    command="ls -l MODEL_DIR",
 )
 WEIGHTS_THERE = Remedy(
     slug="weights-there",
@@ -150,7 +150,7 @@ WEIGHTS_THERE = Remedy(
         "Files *.safetensors (or *.bin) must lie in the folder itself, not in a subfolder.",
         "*.safetensors（或 *.bin）要直接放在这个目录里，不能在子目录。",
     ),
-    command="ls -lL /PATH/TO/MODEL | grep -E 'safetensors|bin|gguf'",
+    command="ls -lL MODEL_DIR | grep -E 'safetensors|bin|gguf'",
 )
 LOAD_FORMAT = Remedy(
     slug="load-format",
@@ -167,14 +167,14 @@ FILE_SIZES = Remedy(
         "A truncated shard is smaller than its neighbours; an LFS pointer has about 130 bytes.",
         "被截断的分片比其他分片小；LFS 指针只有约 130 字节。",
     ),
-    command="ls -lL /PATH/TO/MODEL/*.safetensors; df -h /PATH/TO/MODEL",
+    command="ls -lL MODEL_DIR/*.safetensors; df -h MODEL_DIR",
 )
 DOWNLOAD_AGAIN = Remedy(
     slug="download-again",
     kind="command",
     title=T("delete the damaged file and download it again", "删掉损坏的文件重新下载"),
     why=T("Incomplete downloads stay in the cache.", "不完整的下载会留在缓存里。"),
-    command="hf download ORG/MODEL --local-dir /models/MODEL --force-download",
+    command="hf download ORG/MODEL --local-dir /models/NAME --force-download",
 )
 LFS_PULL = Remedy(
     slug="lfs-pull",
@@ -191,7 +191,7 @@ JSON_CHECK = Remedy(
         "Often a hand edit (trailing comma, comment) or a download that broke off.",
         "常见原因是手工改坏（多余逗号、注释）或下载中断。",
     ),
-    command="python -m json.tool /PATH/TO/MODEL/config.json > /dev/null",
+    command="python -m json.tool MODEL_DIR/config.json > /dev/null",
 )
 TRUST_CODE = Remedy(
     slug="trust-remote-code",
@@ -214,6 +214,29 @@ TRANSFORMERS_FIT = Remedy(
     ),
     command='pip install "transformers>=4.57,<5"   # vLLM up to 0.11; later: what `pip show vllm` requires',
     source="vLLM error text of 0.24; reports of all_special_tokens_extended",
+)
+TRANSFORMERS_FIVE = Remedy(
+    slug="transformers-five",
+    kind="command",
+    title=T("install the transformers version that this vLLM was made for", "安装与这个 vLLM 匹配的 transformers 版本"),
+    why=T(
+        "From 0.24 on vLLM needs transformers 5; the exact range stands in its requirements. An older or newer one lacks what it calls.",
+        "vLLM 0.24 起需要 transformers 5，具体范围见它的依赖声明；更旧或更新的版本都可能缺少它要用的东西。",
+    ),
+    command="python -c \"import importlib.metadata as m; print([r for r in m.requires('vllm') if r.startswith('transformers')])\"",
+    source="vLLM error text of 0.24",
+)
+TRANSFORMERS_KNOWS_MODEL = Remedy(
+    slug="transformers-knows-model",
+    kind="command",
+    title=T(
+        "or install a transformers release that knows this model type", "或者安装认识这个模型类型的 transformers 版本"
+    ),
+    why=T(
+        "The model card names it; for a brand-new model it may be the development version. It must still fit the vLLM release.",
+        "模型卡会写明版本；全新的模型可能要用开发版。同时它必须与 vLLM 版本兼容。",
+    ),
+    command="pip install git+https://github.com/huggingface/transformers",
 )
 VLLM_NEWER = Remedy(
     slug="upgrade-vllm",
@@ -240,7 +263,7 @@ ARCH_SUPPORTED = Remedy(
     kind="check",
     title=T("look from which release the architecture is supported", "查这个架构从哪个版本起受支持"),
     why=T("The list of supported models in vLLM's documentation names the class.", "vLLM 文档的支持模型列表里有类名。"),
-    command="grep -A2 architectures /PATH/TO/MODEL/config.json",
+    command="grep -A2 architectures MODEL_DIR/config.json",
 )
 MODEL_IMPL = Remedy(
     slug="transformers-backend",
@@ -261,7 +284,7 @@ TOKENIZER_FILES = Remedy(
         "tokenizer.json, or tokenizer.model with tokenizer_config.json, must be in the folder.",
         "目录里要有 tokenizer.json，或 tokenizer.model 加 tokenizer_config.json。",
     ),
-    command="ls -l /PATH/TO/MODEL | grep -iE 'token|vocab|merges|processor'",
+    command="ls -l MODEL_DIR | grep -iE 'token|vocab|merges|processor'",
 )
 TOKENIZER_FLAG = Remedy(
     slug="tokenizer-elsewhere",
@@ -288,7 +311,7 @@ CONFIG_OF_CHECKPOINT = Remedy(
         "hidden_size, vocab_size or the number of layers differ when files of two models were mixed, the vocabulary was resized, or an adapter was saved as a model.",
         "混用了两个模型的文件、改过词表大小，或把适配器当模型保存时，hidden_size、vocab_size 或层数会对不上。",
     ),
-    command="python -c \"from safetensors import safe_open; import glob; [print(k, f.get_slice(k).get_shape()) for p in glob.glob('/PATH/TO/MODEL/*.safetensors') for f in [safe_open(p,'pt')] for k in list(f.keys())[:5]]\"",
+    command="python -c \"from safetensors import safe_open; import glob; [print(k, f.get_slice(k).get_shape()) for p in glob.glob('MODEL_DIR/*.safetensors') for f in [safe_open(p,'pt')] for k in list(f.keys())[:5]]\"",
 )
 DRAFT_FITS = Remedy(
     slug="draft-fits",

@@ -88,10 +88,9 @@ RANK_VARIABLES = Remedy(
 )
 SMALLER_DP = Remedy(
     slug="smaller-data-parallel",
-    kind="flag",
-    title=T("or use fewer data-parallel ranks", "或者减少数据并行数"),
+    kind="check",
+    title=T("or use fewer data-parallel ranks (--data-parallel-size)", "或者减少数据并行数（--data-parallel-size）"),
     why=T("One rank needs no assignment at all.", "只有一个 rank 就不存在分配问题。"),
-    forms=(Form("--data-parallel-size", "1"),),
 )
 COORDINATOR_UPGRADE = Remedy(
     slug="coordinator-upgrade",

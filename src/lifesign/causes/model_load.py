@@ -12,6 +12,7 @@ from lifesign.causes import _load_signs as signs
 from lifesign.causes import _reading as reading
 from lifesign.causes.model import Cause, Finding, Subtype
 from lifesign.facts.model import Life
+from lifesign.remedies import versions
 from lifesign.text import T
 
 
@@ -26,6 +27,11 @@ def _refine(finding: Finding, life: Life) -> Finding | None:
     ):
         finding.subtype = "draft-model"
         finding.certainty = "supported"
+    if finding.subtype == "transformers-mismatch":
+        if "does not recognize this architecture" in text:
+            finding.remedies = (advice.VLLM_NEWER, advice.TRANSFORMERS_KNOWS_MODEL, advice.MODEL_CARD)
+        elif versions.at_least(life.version, "0.24.0"):
+            finding.remedies = (advice.TRANSFORMERS_FIVE, advice.VLLM_NEWER, advice.MODEL_CARD)
     if finding.subtype == "hf-download":
         if (
             "outgoing traffic has been disabled" in text

@@ -70,7 +70,7 @@ QUANT_CONFIG = Remedy(
         "quantization_config in config.json names method, group size and ignored layers; the names of the tensors must fit it. Fused or renamed layers and mixed files don't.",
         "config.json 里的 quantization_config 写明方法、group size 和忽略的层；张量名必须与之一致。合并过或改过名的层、混用的文件都会对不上。",
     ),
-    command="python -c \"import json; print(json.dumps(json.load(open('/PATH/TO/MODEL/config.json')).get('quantization_config'), indent=1))\"",
+    command="python -c \"import json; print(json.dumps(json.load(open('MODEL_DIR/config.json')).get('quantization_config'), indent=1))\"",
 )
 NEWER_FOR_CHECKPOINT = Remedy(
     slug="version-for-checkpoint",
@@ -93,7 +93,7 @@ DOWNLOAD_AGAIN = Remedy(
         "config.json of one revision and weights of another give the same error.",
         "config.json 与权重来自不同版本也会报同样的错。",
     ),
-    command="hf download ORG/MODEL --local-dir /models/MODEL --force-download",
+    command="hf download ORG/MODEL --local-dir /models/NAME --force-download",
 )
 FORMAT_FOR_GPU = Remedy(
     slug="format-for-this-gpu",
