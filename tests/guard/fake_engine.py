@@ -38,15 +38,8 @@ def title(name: str) -> None:
     ctypes.CDLL(None).prctl(15, f"VLLM::{name}".encode()[:15], 0, 0, 0)
 
 
-def become(name: str) -> None:
-    title(name)
-    # The command line decides over the name in /proc; a forked child still shows its parent's.
-    libc = ctypes.CDLL(None)
-    del libc
-
-
 def worker(args: argparse.Namespace) -> None:
-    become("Worker_TP0")
+    title("Worker_TP0")
     if args.ignore_term:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     parent = os.getppid()
@@ -62,7 +55,7 @@ def worker(args: argparse.Namespace) -> None:
 
 
 def core(args: argparse.Namespace) -> None:
-    become("EngineCore")
+    title("EngineCore")
     if args.ignore_term:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     child = os.fork()
@@ -132,8 +125,8 @@ def serve(args: argparse.Namespace) -> int:
         say(f"INFO line {index}")
     started = time.monotonic()
     while not stop.is_set():
-        pid, _ = os.waitpid(child, os.WNOHANG)
-        if pid and not args.stay:
+        pid = 0 if args.stay else os.waitpid(child, os.WNOHANG)[0]
+        if pid:
             say(
                 f"(APIServer pid={os.getpid()}) ERROR 11-30 10:00:01 [async_llm.py:700] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause."
             )

@@ -100,7 +100,8 @@ def close_incident(
             subtype=ruling.subtype,
             phase=ruling.phase,
             exit_code=outcome.exit_code,
-            became_ready=outcome.became_ready,
+            # A guard that was killed may not have seen what the log shows.
+            became_ready=outcome.became_ready or ruling.phase in ("serving", "shutdown"),
             served_s=outcome.served_s,
             hung=outcome.call is not None,
             host_oom_kills=facts.oom_kill_delta,

@@ -152,6 +152,8 @@ class Session:
             while self.ending is None or not self.ending.over(self):
                 self._wait()
                 self._tick()
+            self._reap()
+            self._notice_ends()
         finally:
             if self.watcher is not None:
                 self.watcher.end()

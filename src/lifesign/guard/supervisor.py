@@ -91,7 +91,8 @@ class Guard:
             if closed is not None:
                 self._announce(closed)
                 self._save_policy()
-                if closed.decision.action != "restart":
+                # Somebody started us anew, perhaps with another command: only a spent budget or broken hardware forbids it.
+                if closed.decision.action == "hold":
                     return self._leave(closed, 1)
             return self._lives_loop()
         finally:

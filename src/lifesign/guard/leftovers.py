@@ -1,0 +1,359 @@
+"""What dead engines left behind: processes, shared memory, sockets, files. Found by facts, never by a name alone.
+
+A process is a left-over when a guard's record names it (pid and start time) and that guard is gone, or when it is an
+engine process whose parent is no engine: it was orphaned to init or to a reaper. A name (`VLLM::Worker`) only says
+what to look at. A file is a left-over when nobody can be using it any more:
+
+    /dev/shm segment    no process has it mapped or open
+    IPC socket          nobody listens: connecting is refused
+    vllm_dist_*         older than every living engine, so none of them made it
+    lifesign-LIFE       temporary folder of a life of which nothing runs
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import signal
+import socket
+import stat as statmod
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from lifesign.guard import procs
+from lifesign.guard.life import mapped_shm, orphans_of
+from lifesign.guard.procs import ProcId, Stat
+from lifesign.guard.sockets import listening_inodes, socket_inodes
+from lifesign.guard.statedir import read_json
+
+MIN_AGE_S = 60.0
+TERM_S = 5.0
+KILL_S = 5.0
+ENGINE_ROLES = ("core", "worker", "coordinator", "api")
+INITS = (
+    "init", "systemd", "tini", "tini-static", "dumb-init", "docker-init", "catatonit", "s6-svscan", "supervisord", "runit",
+    "pause", "containerd-shim", "conmon", "bash", "sh",
+)  # fmt: skip
+"""Programs that take in orphans, or sit at the top of a container; a server among them is recognised by its session."""
+_UUID = re.compile(r"^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$")
+_LIFE_FOLDER = re.compile(r"^lifesign-\d{6,12}-[0-9a-f]{8}$")
+_SHM_NAMES = ("psm_", "nccl-", "sem.mp-", "vllm", "torch_", "cuda.shm.", "VLLM_")
+DEVICE_PATHS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/renderD", "/dev/davinci", "/dev/accel")
+
+Kind = Literal["process", "zombie", "shm", "socket", "file", "folder"]
+
+
+@dataclass
+class Leftover:
+    """One thing. `why` is the fact that makes it a left-over; `holds` what a process keeps others from having."""
+
+    kind: Kind
+    name: str
+    why: str
+    proc: ProcId | None = None
+    path: str = ""
+    size_bytes: int = 0
+    holds: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "why": self.why,
+            "pid": self.proc.pid if self.proc else None,
+            "start_ticks": self.proc.start_ticks if self.proc else None,
+            "path": self.path or None,
+            "size_bytes": self.size_bytes,
+            "holds": self.holds,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProcess:
+    """A living process with an engine's title."""
+
+    stat: Stat
+    role: str
+    name: str
+
+
+def engine_processes() -> list[EngineProcess]:
+    """Every process with a title of vLLM, living or defunct."""
+    found = []
+    for pid in procs.all_pids():
+        stat = procs.read_stat(pid)
+        if stat is None:
+            continue
+        role, name = procs.role_of(stat.comm, procs.read_cmdline(pid))
+        if role in ENGINE_ROLES:
+            found.append(EngineProcess(stat, role, name))
+    return found
+
+
+def is_orphan(process: EngineProcess) -> str:
+    """Why an engine process has no living engine above it; empty when it has."""
+    parent = procs.read_stat(process.stat.ppid)
+    if process.role == "api":
+        return ""  # a server is nobody's child by nature
+    if parent is None:
+        return "its parent is gone"
+    role, _ = procs.role_of(parent.comm, procs.read_cmdline(parent.pid))
+    if role in ENGINE_ROLES:
+        return ""
+    if parent.session == process.stat.session and parent.comm not in INITS:
+        return ""  # vLLM's children stay in their server's session: this is the server, or a program around vLLM
+    if _is_guard(parent.pid):
+        return ""  # its guard takes care of it
+    if parent.pid == 1 or parent.comm in INITS or parent.session != process.stat.session:
+        return f"its parent is gone: it was handed to {parent.comm} (pid {parent.pid})"
+    return ""
+
+
+def _is_guard(pid: int) -> bool:
+    words = procs.read_cmdline(pid)
+    return "guard" in words and any("lifesign" in word for word in words[:4])
+
+
+def find_processes(state_dirs: list[Path], device_pids: set[int] | None = None) -> list[Leftover]:
+    """Orphaned, recorded and defunct engine processes."""
+    found: dict[ProcId, Leftover] = {}
+    for proc, name, why in _recorded(state_dirs):
+        found[proc] = Leftover("process", name, why, proc)
+    for process in engine_processes():
+        if process.stat.id in found:
+            continue
+        if process.stat.state in "ZX":
+            parent = procs.read_stat(process.stat.ppid)
+            who = f"{parent.comm} (pid {parent.pid})" if parent else "nobody"
+            found[process.stat.id] = Leftover(
+                "zombie", process.name, f"defunct: its parent {who} has not read its exit status", process.stat.id
+            )
+            continue
+        why = is_orphan(process)
+        if why:
+            found[process.stat.id] = Leftover("process", process.name, why, process.stat.id)
+    for item in list(found.values()):
+        if item.kind == "process" and item.proc is not None:
+            for child in _descendants(item.proc.pid):
+                if child.id not in found:
+                    found[child.id] = Leftover(
+                        "process", child.comm, f"child of {item.name} (pid {item.proc.pid})", child.id
+                    )
+    for item in found.values():
+        if item.proc is not None and item.kind == "process":
+            item.holds = holdings(item.proc.pid, device_pids)
+    return list(found.values())
+
+
+def _recorded(state_dirs: list[Path]) -> Iterator[tuple[ProcId, str, str]]:
+    """Processes that the record of a guard names, when that guard is gone."""
+    for folder in state_dirs:
+        record = read_json(folder / "life.json")
+        if not record or record.get("ended"):
+            continue
+        guard = record.get("guard") or [0, 0]
+        with suppress(TypeError, ValueError, IndexError):
+            if procs.is_alive(ProcId(int(guard[0]), int(guard[1]))):
+                continue
+        for proc, _, name in orphans_of(str(record.get("id", "")), record):
+            yield proc, name, f"its guard is gone; named in {folder / 'life.json'}"
+
+
+def _descendants(pid: int) -> list[Stat]:
+    stats = [stat for one in procs.all_pids() if (stat := procs.read_stat(one)) is not None]
+    wanted, found = {pid}, list[Stat]()
+    while True:
+        more = [stat for stat in stats if stat.ppid in wanted and stat.pid not in wanted]
+        if not more:
+            return found
+        found += more
+        wanted |= {stat.pid for stat in more}
+
+
+def holdings(pid: int, device_pids: set[int] | None = None) -> list[str]:
+    """What a process keeps from others: devices, listening ports, shared memory."""
+    held: list[str] = []
+    with suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                target = os.readlink(f"/proc/{pid}/fd/{name}")
+                if target.startswith(DEVICE_PATHS) and target not in held:
+                    held.append(target)
+    if device_pids and pid in device_pids:
+        held.append("device memory")
+    mine = socket_inodes(pid)
+    held += [f"port {port}" for port, inode in _listening() if inode in mine]
+    size = sum(_size(name) for name in mapped_shm(pid))
+    if size:
+        held.append(f"{size >> 20} MiB of /dev/shm")
+    return held
+
+
+def _listening() -> list[tuple[int, str]]:
+    found = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError), open(table, encoding="ascii", errors="replace") as file:
+            for line in file:
+                fields = line.split()
+                if len(fields) > 9 and fields[3] == "0A":
+                    found.append((int(fields[1].rpartition(":")[2], 16), fields[9]))
+    return found
+
+
+def _size(path: str) -> int:
+    with suppress(OSError):
+        return os.stat(path).st_size
+    return 0
+
+
+def find_files(now: float, *, shm: Path = Path("/dev/shm"), tmp: Path | None = None) -> list[Leftover]:
+    """Shared memory, sockets and files that nobody can be using any more. `now` in seconds since the epoch."""
+    found = list(_unowned_shm(shm, now))
+    folder = tmp or Path(tempfile.gettempdir())
+    oldest = min((_started(process) for process in engine_processes() if process.stat.state not in "ZX"), default=None)
+    lives = {marker for pid in procs.all_pids() if (marker := procs.marker_of(pid))}
+    for path in _entries(folder):
+        with suppress(OSError):
+            info = path.lstat()
+            if info.st_uid not in (os.geteuid(), os.getuid()) and os.geteuid() != 0:
+                continue
+            if now - info.st_mtime < MIN_AGE_S:
+                continue
+            if statmod.S_ISSOCK(info.st_mode) and _UUID.match(path.name) and _refused(path):
+                found.append(Leftover("socket", path.name, "nobody listens on it", path=str(path)))
+            elif statmod.S_ISREG(info.st_mode) and path.name.startswith("vllm_dist_"):
+                if oldest is None or info.st_mtime < oldest:
+                    found.append(Leftover("file", path.name, "older than every living engine", path=str(path)))
+            elif statmod.S_ISDIR(info.st_mode) and _LIFE_FOLDER.match(path.name):
+                if path.name.removeprefix("lifesign-") in lives:
+                    continue
+                found.append(Leftover("folder", path.name, "nothing of that life runs", path=str(path)))
+    return found
+
+
+def _unowned_shm(folder: Path, now: float) -> Iterator[Leftover]:
+    candidates: dict[str, os.stat_result] = {}
+    for path in _entries(folder):
+        with suppress(OSError):
+            info = path.lstat()
+            owned = info.st_uid == os.geteuid() or os.geteuid() == 0
+            if (
+                owned
+                and statmod.S_ISREG(info.st_mode)
+                and path.name.startswith(_SHM_NAMES)
+                and now - info.st_mtime >= MIN_AGE_S
+            ):
+                candidates[str(path)] = info
+    if not candidates:
+        return
+    used: set[tuple[int, int]] = set()
+    for pid in procs.all_pids():
+        used |= _open_inodes(pid, str(folder))
+    for name, info in candidates.items():
+        if (info.st_dev, info.st_ino) not in used:
+            yield Leftover(
+                "shm", Path(name).name, "no process has it mapped or open", path=name, size_bytes=info.st_size
+            )
+
+
+def _open_inodes(pid: int, folder: str) -> set[tuple[int, int]]:
+    """(device, inode) of the files below `folder` that a process has mapped or open, whatever they are called there."""
+    found: set[tuple[int, int]] = set()
+    with suppress(OSError, ValueError), open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if folder in line:
+                fields = line.split(None, 5)
+                major, _, minor = fields[3].partition(":")
+                found.add((os.makedev(int(major, 16), int(minor, 16)), int(fields[4])))
+    with suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                if os.readlink(f"/proc/{pid}/fd/{name}").startswith(folder):
+                    info = os.stat(f"/proc/{pid}/fd/{name}")
+                    found.add((info.st_dev, info.st_ino))
+    return found
+
+
+def _refused(path: Path) -> bool:
+    """Whether nobody listens on a Unix socket: only a refused connection proves it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(0.5)
+        try:
+            probe.connect(str(path))
+        except OSError as error:
+            return error.errno == errno.ECONNREFUSED
+    return False
+
+
+def _started(process: EngineProcess) -> float:
+    """When a process started, in seconds since the epoch."""
+    boot_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return boot_s + process.stat.start_ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())[:20_000]
+    except OSError:
+        return []
+
+
+def port_holder(port: int) -> str:
+    """Who listens on a port: `python (pid 4711)`, or what can be said without permission; empty when nobody does."""
+    inodes = listening_inodes(port)
+    if not inodes:
+        return ""
+    for pid in procs.all_pids():
+        if inodes & socket_inodes(pid):
+            stat = procs.read_stat(pid)
+            return f"{stat.comm if stat else '?'} (pid {pid})"
+    return "a process that we may not look into (another user's, or outside this container)"
+
+
+def end_processes(
+    items: list[Leftover], *, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+) -> list[Leftover]:
+    """SIGTERM, patience, SIGKILL, to exactly these processes; gives those that could not be ended, with the reason."""
+    targets = [item for item in items if item.kind == "process" and item.proc is not None]
+    refused: list[Leftover] = []
+    for number, patience_s in ((signal.SIGTERM, TERM_S), (signal.SIGKILL, KILL_S)):
+        for item in targets:
+            assert item.proc is not None
+            try:
+                procs.signal_exactly(item.proc, number)
+            except PermissionError:
+                if item not in refused:
+                    item.why = "not permitted: it belongs to another user; run as that user or as root"
+                    refused.append(item)
+        until_s = clock() + patience_s
+        while (
+            any(item.proc and procs.is_alive(item.proc) for item in targets if item not in refused)
+            and clock() < until_s
+        ):
+            sleep(0.05)
+    left = [item for item in targets if item not in refused and item.proc and procs.is_alive(item.proc)]
+    for item in left:
+        item.why = "SIGKILL has no effect: it is in uninterruptible sleep (state D), usually inside a driver"
+    return refused + left
+
+
+def remove(item: Leftover) -> str:
+    """Remove a file, socket, segment or folder; gives the reason when that fails, else an empty text."""
+    try:
+        if item.kind == "folder":
+            shutil.rmtree(item.path)
+        else:
+            os.unlink(item.path)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
