@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -23,15 +24,23 @@ from lifesign.errors import LifesignError, UsageError
 from lifesign.guard.procs import all_pids, read_environ
 from lifesign.text import T
 
+OURS = "DRILL_TEST"  # inherited by everything that a test starts: other drills may run on this machine
+
+
+@pytest.fixture(autouse=True)
+def tag(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(OURS, secrets.token_hex(8))
+
 
 def marked() -> set[int]:
-    """Processes of any drill."""
-    return {pid for pid in all_pids() if MARK in read_environ(pid)}
+    """Engine processes of this test's drills."""
+    mine = os.environ[OURS]
+    found = ((pid, read_environ(pid)) for pid in all_pids())
+    return {pid for pid, environment in found if MARK in environment and environment.get(OURS) == mine}
 
 
 @pytest.mark.parametrize("name", ["worker-sigkill", "oom-serving", "scheduler-assert", "oom-weights"])
 def test_a_death_is_seen_and_named(name: str, fake: Engine, logs: Path) -> None:
-    before = marked()
     outcome = runner.run(find(name), fake, logs)
     assert outcome.result == "PASS", outcome.reason
     assert outcome.death_s is not None
@@ -39,7 +48,7 @@ def test_a_death_is_seen_and_named(name: str, fake: Engine, logs: Path) -> None:
     assert outcome.got is not None
     assert outcome.got.cause == find(name).expect.cause
     assert Path(outcome.log).exists()
-    assert marked() <= before
+    assert not marked()
 
 
 def test_an_honest_slow_worker_is_killed_by_a_fixed_limit_and_spared_by_a_patient_one(fake: Engine, logs: Path) -> None:
@@ -81,7 +90,7 @@ def test_a_fault_that_never_acts_fails(fake: Engine, logs: Path) -> None:
 def test_what_a_machine_cannot_do_is_skipped(fake: Engine, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lifesign.drill import needs
 
-    monkeypatch.setitem(needs.CHECKS, "two-cpus", lambda: "needs two CPUs")
+    monkeypatch.setitem(needs.CHECKS, "two-cpus", lambda: T("needs two CPUs", "需要两个 CPU"))
     fault = dataclasses.replace(find("worker-sigkill"), needs=("two-cpus",))
     outcome = runner.run(fault, fake, logs)
     assert (outcome.result, outcome.reason) == ("SKIPPED", "needs two CPUs")
@@ -90,7 +99,6 @@ def test_what_a_machine_cannot_do_is_skipped(fake: Engine, logs: Path, monkeypat
 
 
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
-    before = marked()
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     drill = subprocess.Popen(
         [
@@ -111,13 +119,13 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     )
     try:
         end_s = time.monotonic() + 30
-        while len(marked() - before) < 3:
+        while len(marked()) < 3:
             assert time.monotonic() < end_s
             assert drill.poll() is None
             time.sleep(0.05)
         os.kill(drill.pid, signal.SIGINT)
         assert drill.wait(timeout=30) == 130
-        assert marked() <= before
+        assert not marked()
         assert bystander.poll() is None
     finally:
         drill.kill()
@@ -152,7 +160,7 @@ def test_reports_in_every_form(fake: Engine, logs: Path, tmp_path: Path) -> None
 def test_junit_survives_control_characters(fake: Engine) -> None:
     from lifesign.drill.outcome import Outcome
 
-    outcome = Outcome(find("healthy"), "fake", "0.32.0", reason="bad \x1b[31m \x00 text")
+    outcome = Outcome(find("healthy"), "fake", "0.32.0", why=T("bad \x1b[31m \x00 text", ""))
     ElementTree.fromstring(report.as_junit([outcome]))
 
 

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,13 @@ pytestmark = pytest.mark.engine
 SELECTION = [fault.name for fault in for_engine("vllm") if fault.ci]
 
 
+@pytest.fixture
+def tag(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Marks what this test starts: other drills may run on the machine."""
+    monkeypatch.setenv("DRILL_TEST", secrets.token_hex(8))
+    return os.environ["DRILL_TEST"]
+
+
 @pytest.fixture(scope="module")
 def vllm() -> Engine:
     """The engine that tools/engine_env.py built; skips where there is none."""
@@ -27,14 +36,15 @@ def vllm() -> Engine:
 
 
 @pytest.mark.parametrize("name", SELECTION)
-def test_a_real_engine_ends_as_injected_and_the_diagnosis_says_so(name: str, vllm: Engine, tmp_path: Path) -> None:
+def test_a_real_engine_ends_as_injected_and_the_diagnosis_says_so(
+    name: str, vllm: Engine, tag: str, tmp_path: Path
+) -> None:
     with one_engine_at_a_time():
         outcome = runner.run(find(name), vllm, tmp_path)
     if outcome.result == "SKIPPED":
         pytest.skip(outcome.reason)
     assert outcome.result == "PASS", f"{outcome.reason}\n{_tail(outcome.log)}"
-    left = [pid for pid in all_pids() if MARK in read_environ(pid)]
-    assert not left
+    assert not [pid for pid in all_pids() if MARK in read_environ(pid) and read_environ(pid).get("DRILL_TEST") == tag]
 
 
 def test_no_frame_of_ours_is_in_the_log(vllm: Engine, tmp_path: Path) -> None:

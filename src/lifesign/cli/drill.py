@@ -214,11 +214,16 @@ def _run_all(faults: Sequence[Fault], engine: Engine, keep: Path | None, *, quie
     from lifesign.drill import report, runner
 
     folder = keep or Path(tempfile.mkdtemp(prefix="lifesign-drill-logs-"))
-    outcomes = []
+    outcomes: list[Outcome] = []
     for number, fault in enumerate(faults, 1):
-        outcome = runner.run(fault, engine, folder)
+        try:
+            outcome = runner.run(fault, engine, folder)
+        except BaseException:
+            if keep is None:
+                _drop_good_logs(folder, outcomes)
+            raise
         outcomes.append(outcome)
-        if not quiet and len(faults) > 1:
+        if not quiet:
             result, name, _, got, *_ = report.row(outcome)
             why = f"  {outcome.reason}" if outcome.result == "FAIL" else ""
             typer.echo(

@@ -7,6 +7,8 @@ import secrets
 import time
 from pathlib import Path
 
+from lifesign.text import T
+
 ROOT = Path("/sys/fs/cgroup")
 
 
@@ -22,14 +24,14 @@ def _home() -> tuple[Path, bool] | None:
     return None
 
 
-def why_no_memory_cgroup() -> str | None:
+def why_no_memory_cgroup() -> T | None:
     """None when a memory cgroup can be made here, else the reason in words."""
     if _home() is None:
-        return "needs a memory cgroup controller"
+        return T("needs a memory cgroup controller", "需要 memory cgroup 控制器")
     try:
         MemoryCgroup(1024).remove()
     except OSError:
-        return "needs root (a memory cgroup)"
+        return T("needs root (a memory cgroup)", "需要 root 权限（memory cgroup）")
     return None
 
 

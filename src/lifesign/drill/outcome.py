@@ -7,6 +7,7 @@ from typing import Literal
 
 from lifesign.drill.diagnosis import Diagnosis
 from lifesign.drill.model import Fault
+from lifesign.text import Lang, T
 
 Result = Literal["PASS", "FAIL", "SKIPPED"]
 
@@ -19,7 +20,7 @@ class Outcome:
     engine: str
     release: str
     result: Result = "FAIL"
-    reason: str = ""
+    why: T | None = None  # why it failed or was skipped
     ready_s: float | None = None
     death_s: float | None = None
     exit_code: int | None = None
@@ -31,7 +32,12 @@ class Outcome:
     log: str = ""
     kernel_log: str = ""
     wall_s: float = 0.0
-    events: list[tuple[float, str]] = field(default_factory=list)
+    events: list[tuple[float, T]] = field(default_factory=list)
+
+    @property
+    def reason(self) -> str:
+        """Why it failed or was skipped, in English; empty for a pass."""
+        return self.why.en if self.why else ""
 
     def as_json(self) -> dict[str, object]:
         """The form of `lifesign.drill/1` results."""
@@ -53,19 +59,35 @@ class Outcome:
             "client": self.client,
             "health": self.health,
             "left": self.left,
-            "events": [[round(time_s, 1), text] for time_s, text in self.events],
+            "events": [[round(time_s, 1), text.en] for time_s, text in self.events],
             "log": self.log,
             "kernel_log": self.kernel_log or None,
             "wall_s": round(self.wall_s, 1),
         }
 
 
-def describe_client(counts: dict[str, int]) -> str:
+ENDS = {
+    "error event": T("error event", "流中报错"),
+    "http error": T("HTTP error", "HTTP 错误"),
+    "cut": T("cut", "连接中断"),
+    "no answer": T("no answer", "无应答"),
+    "refused": T("refused", "拒绝连接"),
+    "ok": T("ok", "成功"),
+}
+LEFT = {
+    "processes": T("processes", "个进程"),
+    "shm": T("shared memory", "块共享内存"),
+    "tmp": T("temporary files", "个临时文件"),
+}
+NOTHING = T("nothing", "无")
+
+
+def describe_client(counts: dict[str, int], lang: Lang = "en") -> str:
     """`3 ok, 1 error event`; the interesting ends first."""
-    order = ("error event", "http error", "cut", "no answer", "refused", "ok")
-    return ", ".join(f"{counts[end]} {end}" for end in order if counts.get(end)) or "nothing"
+    parts = [f"{counts[end]} {text.pick(lang)}" for end, text in ENDS.items() if counts.get(end)]
+    return ", ".join(parts) or NOTHING.pick(lang)
 
 
-def describe_left(left: dict[str, int]) -> str:
-    """`2 processes, 1 shm`, or `nothing`."""
-    return ", ".join(f"{count} {what}" for what, count in left.items()) or "nothing"
+def describe_left(left: dict[str, int], lang: Lang = "en") -> str:
+    """`2 processes, 1 shared memory`, or `nothing`."""
+    return ", ".join(f"{count} {LEFT[what].pick(lang)}" for what, count in left.items()) or NOTHING.pick(lang)

@@ -125,18 +125,18 @@ def story(outcome: Outcome, lang: Lang) -> list[tuple[str, str]]:
         ("引擎" if zh else "ENGINE", f"{outcome.engine} {outcome.release}".strip()),
     ]
     if outcome.result == "SKIPPED":
-        return [*lines, ("跳过" if zh else "SKIPPED", outcome.reason)]
+        return [*lines, ("跳过" if zh else "SKIPPED", outcome.why.pick(lang) if outcome.why else "")]
     lines += [
-        ("经过" if zh and not index else "SEEN" if not index else "", f"{time_s:+7.1f} s  {text}")
+        ("经过" if zh and not index else "SEEN" if not index else "", f"{time_s:+7.1f} s  {text.pick(lang)}")
         for index, (time_s, text) in enumerate(outcome.events)
     ]
-    lines.append(("客户端" if zh else "CLIENT", describe_client(outcome.client)))
-    states = ", ".join(f"{state} at {time_s:g} s" for time_s, state in outcome.health)
+    lines.append(("客户端" if zh else "CLIENT", describe_client(outcome.client, lang)))
+    states = ", ".join(f"{time_s:g} s {state}" for time_s, state in outcome.health)
     if states:
         lines.append(("健康检查" if zh else "HEALTH", states))
     code = ("仍在运行" if zh else "still runs") if outcome.exit_code is None else str(outcome.exit_code)
     lines.append(("退出码" if zh else "EXIT CODE", code))
-    lines.append(("残留" if zh else "LEFT", describe_left(outcome.left)))
+    lines.append(("残留" if zh else "LEFT", describe_left(outcome.left, lang)))
     if outcome.got is not None and outcome.got.cause:
         where = f" (line {outcome.got.line})" if outcome.got.line else ""
         lines.append(("诊断" if zh else "DIAGNOSIS", f"{outcome.got.slug}, {outcome.got.certainty}{where}"))
@@ -144,7 +144,7 @@ def story(outcome: Outcome, lang: Lang) -> list[tuple[str, str]]:
             lines.append(("", _plain(outcome.got.text)))
     lines.append(("预期" if zh else "EXPECTED", outcome.fault.expect.slug))
     lines.append(
-        ("结果" if zh else "RESULT", outcome.result + (f": {_plain(outcome.reason)}" if outcome.reason else ""))
+        ("结果" if zh else "RESULT", outcome.result + (f": {_plain(outcome.why.pick(lang))}" if outcome.why else ""))
     )
     return lines
 

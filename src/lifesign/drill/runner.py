@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from lifesign.drill.cgroup import MemoryCgroup
@@ -30,14 +30,18 @@ from lifesign.drill.session import Session
 from lifesign.drill.vocabulary.slow import SPARED
 from lifesign.errors import LifesignError
 from lifesign.guard.procs import signal_exactly
+from lifesign.text import T
 
-Tell = Callable[[str], None]
 WARM_UP_S = 1.0  # requests run for so long before the fault
 NOT_PLACED = "LIFESIGN_FAULT could not be placed"
 
 
 class DrillError(LifesignError):
     """The drill itself could not be carried out (the engine never served, the fault never acted)."""
+
+    def __init__(self, why: T) -> None:
+        self.why = why
+        super().__init__(why.en)
 
 
 def with_patience(fault: Fault) -> Fault:
@@ -49,34 +53,34 @@ def with_patience(fault: Fault) -> Fault:
     return dataclasses.replace(fault, patience=True, bound_s=fault.bound_s + 60)
 
 
-def run(fault: Fault, engine: Engine, keep: Path, tell: Tell = lambda text: None) -> Outcome:
+def run(fault: Fault, engine: Engine, keep: Path) -> Outcome:
     """Run one drill. The log (and the kernel's lines) stay in `keep`. Never raises for a failing drill."""
     outcome = Outcome(fault, engine.name, engine.release)
     began_s = time.monotonic()
     reason = _why_not(fault, engine)
     if reason is not None:
-        outcome.result, outcome.reason = "SKIPPED", reason
+        outcome.result, outcome.why = "SKIPPED", reason
         return outcome
     with _interruptible(), tempfile.TemporaryDirectory(prefix="lifesign-drill-", ignore_cleanup_errors=True) as folder:
-        drill = _Drill(fault, engine, Path(folder), outcome, tell)
+        drill = _Drill(fault, engine, Path(folder), outcome)
         try:
             drill.carry_out()
         except DrillError as error:
-            outcome.reason = str(error)
+            outcome.why = error.why
         finally:
             drill.close()
             _keep_logs(drill, keep)
-    if not outcome.reason:
+    if outcome.why is None:
         _judge(outcome)
     outcome.wall_s = time.monotonic() - began_s
     return outcome
 
 
-def _why_not(fault: Fault, engine: Engine) -> str | None:
+def _why_not(fault: Fault, engine: Engine) -> T | None:
     if engine.name not in fault.engines:
-        return f"not possible with the {engine.name} engine"
+        return T("not possible with the {name} engine", "{name} 引擎做不到").fill(name=engine.name)
     if engine.command and fault.how == "start":
-        return "sets its own start; not possible with your own command"
+        return T("sets its own start; not possible with your own command", "要改启动方式，无法用于自定义命令")
     return missing(fault)
 
 
@@ -100,8 +104,8 @@ def _interruptible() -> Iterator[None]:
 class _Drill:
     """The state of one run."""
 
-    def __init__(self, fault: Fault, engine: Engine, work: Path, outcome: Outcome, tell: Tell) -> None:
-        self.fault, self.engine, self.work, self.outcome, self._tell = fault, engine, work, outcome, tell
+    def __init__(self, fault: Fault, engine: Engine, work: Path, outcome: Outcome) -> None:
+        self.fault, self.engine, self.work, self.outcome = fault, engine, work, outcome
         self.armed = work / "armed"
         self.fired = work / "fired"
         self.log = work / "engine.log"
@@ -114,10 +118,9 @@ class _Drill:
         self.fault_s = 0.0
         self.log_bytes: int | None = None  # how much of the log belongs to the drill
 
-    def say(self, text: str) -> None:
-        """Note an event, with its time since the fault (negative before it)."""
-        self._tell(text)
-        self.outcome.events.append((time.monotonic(), text))
+    def say(self, en: str, zh: str) -> None:
+        """Note an event."""
+        self.outcome.events.append((time.monotonic(), T(en, zh)))
 
     def carry_out(self) -> None:
         """All of it, up to the end of the engine or of the bound."""
@@ -157,7 +160,7 @@ class _Drill:
         if limits is not None:
             argv = self._launcher(limits) + argv
         self.session = Session(argv, environment, self.log, self.work)
-        self.say(f"started {self.engine.name} {self.engine.release}")
+        self.say(f"started {self.engine.name} {self.engine.release}", f"启动 {self.engine.name} {self.engine.release}")
         model = "/srv/model" if self.engine.name == "fake" else self._served_model(argv)
         self.client = Client(self.port, model, 20.0 + fault.bound_s * self.engine.scale)
 
@@ -180,20 +183,28 @@ class _Drill:
         while time.monotonic() < end_s:
             code = self.session.wait(0.0)
             if code is not None:
-                raise DrillError(f"the engine ended with code {code} before it served")
+                raise DrillError(
+                    T("the engine ended with code {code} before it served", "引擎还没开始服务就退出了（{code}）").fill(
+                        code=code
+                    )
+                )
             if self.client.probe() == "200":
                 self.outcome.ready_s = round(time.monotonic() - self.session.started_s, 2)
-                self.say(f"serving after {self.outcome.ready_s:.1f} s")
+                self.say(f"serving after {self.outcome.ready_s:.1f} s", f"{self.outcome.ready_s:.1f} 秒后开始服务")
                 return
             time.sleep(0.05 if self.engine.name == "fake" else 0.5)
-        raise DrillError(f"the engine did not serve within {self.engine.ready_timeout_s:.0f} s")
+        raise DrillError(
+            T("the engine did not serve within {limit} s", "引擎在 {limit} 秒内没有开始服务").fill(
+                limit=f"{self.engine.ready_timeout_s:.0f}"
+            )
+        )
 
     def break_serving(self) -> None:
         """Load the engine, break it, wait for what comes of it."""
         assert self.session is not None
         assert self.client is not None
         if self.client.ask(False).end != "ok":
-            raise DrillError("the engine did not answer a request before the fault")
+            raise DrillError(T("the engine did not answer a request before the fault", "注入之前引擎就没有应答请求"))
         self.session.processes()
         self.client.start()
         time.sleep(WARM_UP_S)
@@ -215,7 +226,11 @@ class _Drill:
         if self.fault.signal is not None:
             code = self.session.wait(self.fault.delay_s)
             if code is not None:
-                raise DrillError(f"the engine ended with code {code} before the signal")
+                raise DrillError(
+                    T("the engine ended with code {code} before the signal", "发信号之前引擎就退出了（{code}）").fill(
+                        code=code
+                    )
+                )
             self.fault_s = time.monotonic()
             self.send_signal()
         self.watch()
@@ -229,17 +244,22 @@ class _Drill:
         assert wanted is not None
         number = signal.Signals[wanted.name]
         if wanted.group:
-            self.say(f"{wanted.name} to the process group")
+            self.say(f"{wanted.name} to the process group", f"对整个进程组发送 {wanted.name}")
             self.session.signal_group(number)
             return
         target = self.session.find(wanted.role, wanted.rank)
         if target is None:
-            raise DrillError(f"the engine has no process for {wanted.role} {wanted.rank}")
-        self.say(f"{wanted.name} to {wanted.role}{f' {wanted.rank}' if wanted.rank else ''}, pid {target.pid}")
+            raise DrillError(
+                T("the engine has no process for {role} {rank}", "引擎里没有 {role} {rank} 进程").fill(
+                    role=wanted.role, rank=wanted.rank
+                )
+            )
+        who = f"{wanted.role} {wanted.rank}" if wanted.rank else wanted.role
+        self.say(f"{wanted.name} to {who}, pid {target.pid}", f"对 {who} 发送 {wanted.name}，pid {target.pid}")
         signal_exactly(target, number)
         if wanted.resume_after_s is not None:
             time.sleep(wanted.resume_after_s * self.engine.scale)
-            self.say("SIGCONT")
+            self.say("SIGCONT", "SIGCONT")
             signal_exactly(target, signal.SIGCONT)
 
     def wait_for_hook(self) -> None:
@@ -250,17 +270,20 @@ class _Drill:
             with contextlib.suppress(OSError, ValueError, IndexError):
                 pid, when = self.fired.read_text(encoding="ascii").split()[:2]
                 self.fault_s = float(when)
-                self.say(f"fault acts in pid {pid}")
+                self.say(f"fault acts in pid {pid}", f"故障在 pid {pid} 中生效")
                 return
             if self.session.wait(0.05) is not None:
                 break
         raise DrillError(self._why_not_fired())
 
-    def _why_not_fired(self) -> str:
+    def _why_not_fired(self) -> T:
         text = self.log.read_bytes()[-200_000:].decode("utf-8", "replace")
         line = next((line for line in text.splitlines() if NOT_PLACED in line), "")
-        return (
-            line[:300] or f"the fault never acted: the engine did not pass {self.fault.hook and self.fault.hook.point}"
+        if line:
+            return T(line[:300], line[:300])
+        point = self.fault.hook.point if self.fault.hook else ""
+        return T("the fault never acted: the engine did not pass {point}", "故障没有生效：引擎没有经过 {point}").fill(
+            point=point
         )
 
     def watch(self) -> None:
@@ -278,19 +301,19 @@ class _Drill:
             if code is not None:
                 self.outcome.exit_code = code
                 self.outcome.death_s = round(time.monotonic() - self.fault_s, 2)
-                self.say(f"the engine ended with code {code}")
+                self.say(f"the engine ended with code {code}", f"引擎退出，退出码 {code}")
                 break
             session.processes()
             if fault.when == "start-up" and client.probe() == "200":
                 self.outcome.ready_s = round(time.monotonic() - session.started_s, 2)
-                self.say("the engine serves")
+                self.say("the engine serves", "引擎开始服务")
                 break
             if fault.fate == "lives" and client.recovered(self.fault_s + 0.2):
-                self.say("requests are answered")
+                self.say("requests are answered", "请求恢复应答")
                 break
             if not unhealthy_told and any(state != "200" for when, state in client.health if when > self.fault_s):
                 unhealthy_told = True
-                self.say("/health no longer answers 200")
+                self.say("/health no longer answers 200", "/health 不再返回 200")
         self.outcome.client = client.counts(self.fault_s)
         self.outcome.health = client.health_changes(self.fault_s)
         self.finish()
@@ -339,26 +362,38 @@ def _keep_logs(drill: _Drill, keep: Path) -> None:
 
 def _judge(outcome: Outcome) -> None:
     """PASS needs three things: the engine's fate, what the client saw of a fault that harms nobody, and the diagnosis."""
-    fault = outcome.fault
-    lived = outcome.exit_code is None
-    if fault.fate == "dies" and lived:
-        outcome.reason = f"the engine did not end within {fault.bound_s:.0f} s"
-    elif fault.fate == "lives" and not lived:
-        outcome.reason = f"the engine ended with code {outcome.exit_code} and should have lived"
-    elif fault.fate == "lives" and fault.expect.phase == "shutdown":
-        lost = {end: count for end, count in outcome.client.items() if end != "ok"}
-        allowed = {"http error": 1} if fault.ask else {}
-        if any(count > allowed.get(end, 0) for end, count in lost.items()):
-            outcome.reason = f"requests were lost: {lost}"
     outcome.got = diagnose(Path(outcome.log), Path(outcome.kernel_log) if outcome.kernel_log else None)
     if outcome.got.problem:
-        outcome.reason = outcome.reason or outcome.got.problem
+        outcome.why = _wrong_fate(outcome) or T(outcome.got.problem, outcome.got.problem)
         return
-    outcome.subtype_right = subtype_agrees(fault.expect, outcome.got)
-    if not outcome.reason and not agrees(fault.expect, outcome.got):
-        outcome.reason = f"expected {fault.expect.slug}, the diagnosis says {outcome.got.slug}"
-    if not outcome.reason:
+    expect = outcome.fault.expect
+    outcome.subtype_right = subtype_agrees(expect, outcome.got)
+    outcome.why = _wrong_fate(outcome)
+    if outcome.why is None and not agrees(expect, outcome.got):
+        outcome.why = T("expected {want}, the diagnosis says {got}", "应为 {want}，诊断却是 {got}").fill(
+            want=expect.slug, got=outcome.got.slug
+        )
+    if outcome.why is None:
         outcome.result = "PASS"
+
+
+def _wrong_fate(outcome: Outcome) -> T | None:
+    """What the engine or the client experienced that this fault should not have brought; None when all is as expected."""
+    fault, lived = outcome.fault, outcome.exit_code is None
+    if fault.fate == "dies" and lived:
+        return T("the engine did not end within {limit} s", "引擎在 {limit} 秒内没有退出").fill(
+            limit=f"{fault.bound_s:.0f}"
+        )
+    if fault.fate == "lives" and not lived:
+        return T("the engine ended with code {code} and should have lived", "引擎退出了（{code}），本应活着").fill(
+            code=outcome.exit_code
+        )
+    if fault.fate == "lives" and fault.expect.phase == "shutdown":
+        allowed = {"http error": 1} if fault.ask else {}
+        lost = {end: n for end, n in outcome.client.items() if end != "ok" and n > allowed.get(end, 0)}
+        if lost:
+            return T("requests were lost: {lost}", "有请求丢失：{lost}").fill(lost=lost)
+    return None
 
 
 def _free_port() -> int:
