@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from lifesign.causes._reading import explain
+from lifesign.causes._reading import explain, with_value
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life, Phase
 from lifesign.remedies import library as lib
@@ -109,22 +109,38 @@ HANDSHAKE_CHILD = Remedy(
     command="pgrep -af 'EngineCore|multiprocessing'; py-spy dump --pid PID_OF_ENGINECORE",
 )
 
+NO_CUSTOM_ALL_REDUCE = replace(
+    lib.DISABLE_CUSTOM_ALL_REDUCE,
+    why=T(
+        "vLLM's own all-reduce needs working direct access between the cards, and waits for ever where that doesn't work; NCCL does the same job.",
+        "vLLM 自带的 all-reduce 要求卡间直连真的可用，不可用时会一直等下去；NCCL 能做同样的事。",
+    ),
+)
+
 _RPC_REMEDIES = (
-    FIND_WORKER_ERROR,
     lib.LONGER_STEP_TIMEOUT,
     lib.PATIENCE_PLUGIN,
     lib.FEWER_SEQUENCES,
     lib.FEWER_BATCHED_TOKENS,
     lib.SLOWER_CLIENTS,
     lib.PY_SPY_STACKS,
-)
-_RPC_MANY = (lib.NCCL_DEBUG_INFO, lib.FIND_SLOW_RANK)
-_RPC_P2P = (
     FIND_WORKER_ERROR,
-    lib.PY_SPY_STACKS,
-    lib.NCCL_P2P_OFF,
-    lib.DISABLE_CUSTOM_ALL_REDUCE,
+)
+_RPC_MANY = (
     lib.LONGER_STEP_TIMEOUT,
+    lib.FEWER_SEQUENCES,
+    lib.PATIENCE_PLUGIN,
+    lib.PY_SPY_STACKS,
+    FIND_WORKER_ERROR,
+    lib.NCCL_DEBUG_INFO,
+    lib.FIND_SLOW_RANK,
+)
+_RPC_P2P = (
+    lib.NCCL_P2P_OFF,
+    NO_CUSTOM_ALL_REDUCE,
+    lib.LONGER_STEP_TIMEOUT,
+    lib.PY_SPY_STACKS,
+    FIND_WORKER_ERROR,
     lib.NCCL_DEBUG_INFO,
     lib.IOMMU_ACS_OFF,
 )
@@ -181,7 +197,7 @@ SUBTYPES = {
             "Several ranks stopped without an error in warm-up or graph capture: the first place where their all-reduce runs for real.",
             "多个 rank 在预热或 CUDA graph 捕获时停住、没有报错：这是 all-reduce 第一次真正运行的地方。",
         ),
-        (lib.DISABLE_CUSTOM_ALL_REDUCE, lib.NCCL_P2P_OFF, lib.IOMMU_ACS_OFF, lib.PY_SPY_STACKS),
+        (NO_CUSTOM_ALL_REDUCE, lib.NCCL_P2P_OFF, lib.IOMMU_ACS_OFF, lib.PY_SPY_STACKS),
         ("vllm#14449", "vllm#8058"),
     ),
     "gpu-virtualisation-shim": Subtype(
@@ -190,7 +206,7 @@ SUBTYPES = {
             "The log shows a preloaded library that intercepts CUDA (HAMi, vGPU) and then the silence of a hang.",
             "日志里有 LD_PRELOAD 的 CUDA 拦截库（HAMi、vGPU），随后就没有动静了。",
         ),
-        (lib.GPU_SHIM_OFF, SHIM_CHECK, lib.DISABLE_CUSTOM_ALL_REDUCE),
+        (lib.GPU_SHIM_OFF, SHIM_CHECK, NO_CUSTOM_ALL_REDUCE),
     ),
     "shm-broadcast-stall": Subtype(
         T("The workers stopped taking work and nothing says why", "worker 不再取活，没有别的线索"),
@@ -237,10 +253,11 @@ def _fill(finding: Finding, life: Life) -> Finding:
     count, limit = sequences(life), _limit(life)
     finding.values["sequences"] = str(count)
     finding.values["limit"] = limit.en
-    if life.world_size > 1:
+    remedies = _RPC_REMEDIES
+    if life.world_size > 1 and life.platform != "cpu":
         # Several devices that never finished a step since the start look like a peer-to-peer hang of the machine.
-        never_worked = life.platform == "cuda" and life.progress_index < 0
-        finding.remedies = _RPC_P2P if never_worked else (*_RPC_REMEDIES, *_RPC_MANY)
+        remedies = _RPC_P2P if life.platform == "cuda" and life.progress_index < 0 else _RPC_MANY
+    finding.remedies = tuple(_sized(remedy, life, count) for remedy in remedies)
     if life.platform == "cpu" and finding.event.phase is Phase.SERVING:
         explain(
             finding,
@@ -251,6 +268,22 @@ def _fill(finding: Finding, life: Life) -> Finding:
             ),
         )
     return finding
+
+
+def _sized(remedy: Remedy, life: Life, count: int) -> Remedy:
+    """The longer limit computed for the sequences that were really in the step; other remedies as they are."""
+    if remedy is not lib.LONGER_STEP_TIMEOUT or count == sizing.current_sequences(life):
+        return remedy
+    now_s = sizing.current_step_timeout_s(life)
+    policy_s = sizing.policy_timeout_s(life.platform, count)
+    limit_s = min(sizing.TIMEOUT_CAP_S, -(-max(policy_s, 2 * now_s) // 10) * 10)
+    if limit_s <= now_s:
+        return remedy
+    how = T(
+        f"now {now_s:g} s; policy for {count} sequences on {life.platform}: {policy_s:g} s; at most {sizing.TIMEOUT_CAP_S} s",
+        f"现为 {now_s:g} 秒；按 {life.platform} 上 {count} 个序列计算需 {policy_s:g} 秒；上限 {sizing.TIMEOUT_CAP_S} 秒",
+    )
+    return with_value(remedy, f"{limit_s:.0f}", how)
 
 
 def _compiling_grammar(event: Event, life: Life) -> bool:
