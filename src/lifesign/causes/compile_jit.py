@@ -60,6 +60,8 @@ DEVICE_TEXTS = (
     "no kernel image",
     "Permission denied",
     "No space left",
+    "Read-only file system",
+    "Too many open files",
     "device-side assert triggered",
     "getpwuid",
     "Error Internal",

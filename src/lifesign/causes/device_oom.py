@@ -189,6 +189,7 @@ SIGNATURES = (
     ),
     Signature("unified-memory", any=("NV_ERR_NO_MEMORY",), certainty="supported"),
     # Failed allocations, by stage.
+    Signature("weights-load", any=("Failed to load model - not enough GPU memory",)),
     Signature("sampler-warmup", any=("CUDA out of memory occurred when warming up",)),
     _oom("sampler-warmup", (":_dummy_sampler_run", ":_dummy_pooler_run")),
     _oom("sleep-wake", WAKE_FRAMES, (Phase.SERVING, Phase.SHUTDOWN)),
@@ -225,6 +226,10 @@ _ASKED = re.compile(r"[Tt]ried to allocate (\d{1,7}(?:\.\d{1,3})? [KMGT]?i?B)")
 _TOTAL = re.compile(
     r"total capacity of (\d{1,6}(?:\.\d{1,3})? [KMGT]?i?B) of which (\d{1,6}(?:\.\d{1,3})? [KMGT]?i?B) is free"
 )
+_TOTAL_OLD = re.compile(
+    r"; (\d{1,6}(?:\.\d{1,3})? [KMGT]?i?B) total capacity;.{0,120}?; (\d{1,6}(?:\.\d{1,3})? [KMGT]?i?B) free"
+)
+"""The wording of torch before 2.2, still that of torch_npu."""
 _OWN = re.compile(r"this process has (\d{1,6}(?:\.\d{1,3})? [KMGT]?i?B) memory in use")
 _REQUESTS = re.compile(r"with (\d{1,6}) dummy requests")
 _DISPLAY_GIB, _DISPLAY_SHARE, _NEIGHBOUR_SHARE, _ABSURD_GIB = 1.5, 0.08, 0.1, 150.0
@@ -355,7 +360,7 @@ def _kv_cache(finding: Finding, life: Life) -> Finding:
 def _allocation(finding: Finding, life: Life, source: Event) -> Finding:
     """A failed allocation: its size against the card, who holds the rest, and which part of the step asked for it."""
     text = finding.event.text
-    asked, total, own = _ASKED.search(text), _TOTAL.search(text), _OWN.search(text)
+    asked, total, own = _ASKED.search(text), _TOTAL.search(text) or _TOTAL_OLD.search(text), _OWN.search(text)
     notes: list[T] = []
     remedies = list(SUBTYPES[finding.subtype].remedies)
     asked_gib = reading.gib(asked[1]) if asked else None
