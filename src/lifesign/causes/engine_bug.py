@@ -151,9 +151,10 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
     finding.values["frame"] = _frame_name(event)
     message = exc.message.strip().split("\n")[0][:200] if exc else event.text.split("\n")[0][:200]
     finding.values["message"] = message or "It has no message."
-    if finding.subtype == "by-frame" and counts_external_tokens(event, life):
+    by_frame = finding.strength == SYMPTOM
+    if by_frame and counts_external_tokens(event, life):
         return None
-    if finding.subtype == "by-frame":
+    if by_frame:
         finding.subtype = place_of(event)
         exact = exc is not None and exc.short_type in (
             "AssertionError",
@@ -255,7 +256,7 @@ CAUSE = Cause(
         ),
         Signature("sampler", any=("NaNs detected in logits",), kinds=("exception", "wrapper"), certainty="supported"),
         Signature(
-            "by-frame",
+            "engine-core",  # refined by the frames
             none=OTHER_TEXTS,
             kinds=("exception",),
             when=_in_engine,

@@ -152,7 +152,7 @@ SUBTYPES = {
     ),
     "config": Subtype(
         T("The KV connector's settings were refused", "KV connector 的配置被拒绝"),
-        T("{what}", "{what}"),
+        T("vLLM refused the connector's settings: {what}", "vLLM 拒绝了 connector 的配置：{what}"),
         (
             Remedy(
                 slug="fix-kv-transfer-config",

@@ -153,7 +153,10 @@ SUBTYPES = {
     ),
     "embeddings": Subtype(
         T("One request's prompt embeddings don't fit the model", "某个请求的 prompt embedding 与模型不匹配"),
-        T("{what}.", "{what}。"),
+        T(
+            "{what}. The embeddings of one request don't have the shape or type that the model needs.",
+            "{what}。某个请求的 embedding 形状或类型不是模型需要的。",
+        ),
         (VALIDATE_EMBEDS, lib.ISOLATE_REQUEST, lib.UPGRADE_VLLM),
     ),
     "kv-exhaust": Subtype(
