@@ -160,6 +160,7 @@ SUBTYPES = {
             "不可能真的需要这么大的单个张量：某一层走了会展开 token 两两矩阵的路径。",
         ),
         (advice.ABSURD_BACKEND, graphs.OTHER_ATTENTION_BACKEND, memory.FEWER_BATCHED_TOKENS, memory.SHORTER_CONTEXT),
+        ("gpustack#4963",),
     ),
     "unified-memory": Subtype(
         T("The memory that CPU and GPU share ran out", "CPU 与 GPU 共用的内存耗尽"),
@@ -168,6 +169,6 @@ SUBTYPES = {
             "这类机器的显存就是主机内存；驱动申请不到内存页（NV_ERR_NO_MEMORY），尽管工具可能显示还有空闲。",
         ),
         (host.UNIFIED_MEMORY, advice.DROP_PAGE_CACHE),
-        ("vllm#45179",),
+        ("vllm#45179", "lemonade-sdk/vllm-rocm#5"),
     ),
 }

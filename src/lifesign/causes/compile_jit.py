@@ -244,7 +244,11 @@ SIGNATURES = (
         any=("No valid triton configs", "NoTritonConfigsError", "NoValidChoicesError", "LoweringException"),
         when=reading.is_loud,
     ),
-    Signature("triton-missing", any=("Cannot find a working triton installation", "TritonMissing")),
+    Signature(
+        "triton-missing",
+        any=("Cannot find a working triton installation", "TritonMissing", "active drivers (["),
+        when=reading.is_loud,
+    ),
     Signature(
         "triton-compile",
         any=(
@@ -358,7 +362,7 @@ SUBTYPES = {
         (advice.OTHER_TRITON, graphs.OTHER_ATTENTION_BACKEND, graphs.OTHER_MOE_BACKEND, collect.UPGRADE_VLLM),
     ),
     "triton-missing": Subtype(
-        T("Triton is not installed, or too old", "没有安装 Triton，或版本过旧"),
+        T("Triton is missing, too old, or sees no GPU", "Triton 缺失、过旧，或看不到 GPU"),
         T("torch.compile needs a working Triton for this device.", "torch.compile 需要该设备可用的 Triton。"),
         (advice.OTHER_TRITON, graphs.EAGER, host.REINSTALL_MATCHING),
     ),

@@ -90,6 +90,17 @@ KV_FRAMES = (
     ":init_memory_pool",
 )
 WAKE_FRAMES = ("cumem.py", "xpumem.py", ":wake_up", ":resume_memory_occupation")
+UNIFIED_DEVICES = ("gfx1151", "gfx1150", "Strix Halo", "NVIDIA GB10", "DGX Spark", "Jetson", "NVIDIA Thor")
+"""Names of machines whose GPU has no memory of its own."""
+ENCODER_FRAMES = (
+    ":_execute_mm_encoder",
+    ":embed_multimodal",
+    ":get_multimodal_embeddings",
+    ":_process_image_input",
+    ":_process_video_input",
+    "vit_attn",
+    "vision.py",
+)
 BY_PHASE = ("graph-capture", "profile-forward", "weights-load", "serving")
 """Subtypes that a text without a traceback gets from its phase alone."""
 INIT_FRAMES = (
@@ -258,6 +269,9 @@ def _refine(finding: Finding, life: Life) -> Finding:
         and not _has_slept(finding.event, life)
     ):
         finding.subtype = "weights-load" if finding.event.phase is Phase.LOAD else "kv-alloc"
+    if finding.subtype == "kv-alloc" and reading.seen(life, *UNIFIED_DEVICES) is not None:
+        # Measured room that isn't there: on these machines free memory is misread.
+        finding.subtype, finding.certainty = "unified-memory", "supported"
     source = reading.told_by(finding.event, life, *OOM_TEXTS)
     if source is not finding.event and finding.subtype in BY_PHASE:
         finding.subtype = next(sign.subtype for sign in SIGNATURES if sign.matches(source, life))
@@ -382,6 +396,14 @@ def _allocation(finding: Finding, life: Life, source: Event) -> Finding:
     ):
         finding.subtype = "absurd-allocation"
         finding.certainty = "established" if total_gib else "supported"
+        if source.exc is not None and source.exc.passes(*ENCODER_FRAMES):
+            notes.append(T("It was the vision encoder.", "出问题的是视觉编码器。"))
+            finding.remedies = (
+                advice.ABSURD_BACKEND,
+                memory.SMALLER_IMAGES,
+                memory.LIMIT_MM_INPUTS,
+                memory.TEXT_ONLY,
+            )
         return reading.explain(finding, SUBTYPES["absurd-allocation"].why, *notes)
     own_gib, free_gib = reading.gib(own[1]) if own else None, reading.gib(total[2]) if total else None
     if (
@@ -417,13 +439,7 @@ def _by_component(finding: Finding, life: Life, remedies: list[Remedy], source: 
         return [loading.FEWER_LOGPROBS, *remedies], [
             T("The traceback computes prompt_logprobs.", "出错的栈在计算 prompt_logprobs。")
         ]
-    if exc.passes(
-        ":_execute_mm_encoder",
-        ":embed_multimodal",
-        ":get_multimodal_embeddings",
-        ":_process_image_input",
-        ":_process_video_input",
-    ):
+    if exc.passes(*ENCODER_FRAMES):
         first = [memory.LIMIT_MM_INPUTS, memory.SMALLER_IMAGES]
         rest = [remedy for remedy in remedies if remedy.slug != memory.LIMIT_MM_INPUTS.slug]
         return [*first, *rest], [T("The vision (or audio) encoder asked for it.", "是视觉（或音频）编码器在申请。")]
