@@ -153,7 +153,7 @@ def status_of(text: str) -> str:
     """The exit status that a death line prints, in words: `exit code -9 = SIGKILL`; `no exit code printed` if none."""
     cut = text[:4000]
     match = (
-        re.search(r"exit code[:= ]{1,3}(-?\d{1,3}|None)", cut)
+        re.search(r"(?i)exit(?:ed with)? (?:code|status)[:= ]{1,9}(-?\d{1,3}|None)", cut)
         or re.search(r"'[\w-]{1,60}': (-?\d{1,3})", cut)
         or re.search(r"\(code=(-?\d{1,3})\)", cut)
     )
@@ -322,9 +322,25 @@ CAUSE = Cause(
                 "exited with exit code -",
                 "terminated by signal",
                 "killed by signal",
-                "SIGQUIT received. signum",
+                "code=killed",
             ),
             kinds=("death", "exception", "log", "plain", "signal"),
+            strength=TRACE,
+            certainty="possible",
+        ),
+        Signature(
+            "segfault-native",
+            any=("139", "code=dumped"),
+            regex=r"(?i)exit(?:ed with)? (?:code|status):? {0,8}139\b|code=dumped, status=11",
+            kinds=("plain", "log", "death"),
+            strength=TRACE,
+            certainty="supported",
+        ),
+        Signature(
+            "signal",
+            any=("137", "134", "135", "143"),
+            regex=r"(?i)exit(?:ed with)? (?:code|status):? {0,8}(?:137|134|135|143)\b",
+            kinds=("plain", "log", "death"),
             strength=TRACE,
             certainty="possible",
         ),

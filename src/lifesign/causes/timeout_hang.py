@@ -19,7 +19,12 @@ from lifesign.remedies.model import Remedy
 from lifesign.text import T
 
 _RPC = ("RPC call to ", "RayChannelTimeoutError", "Watchdog timeout (self.watchdog_timeout")
-_ITERATION = ("Engine iteration timed out", "MQLLMEngine didn't reply within", "RPCServer didn't reply within")
+_ITERATION = (
+    "Engine iteration timed out",
+    "MQLLMEngine didn't reply within",
+    "No heartbeat received from MQLLMEngine",
+    "RPCServer didn't reply within",
+)
 _READY = (
     "Timed out waiting for engine core processes to start",
     "Timed out waiting for new engine core processes to start",
