@@ -28,6 +28,16 @@ TEARDOWN_FRAMES = (
     ":abort_process_group",
 )
 
+DATA_PARALLEL_FRAMES = (
+    ":has_unfinished_dp",
+    ":_has_global_unfinished_reqs",
+    ":coordinate_batch_across_dp",
+    ":num_tokens_across_dp",
+    ":sync_kv_cache_memory_size",
+    "dp_utils.py",
+)
+"""Where data-parallel ranks wait for each other in every step."""
+
 DEVICE_MEMORY = ("out of memory", "Cuda failure 2 ", "CUDA failure 2 ", "OutOfMemory", "hipErrorOutOfMemory")
 DEVICE_FAULT = (
     "illegal memory access",
@@ -284,7 +294,6 @@ SIGNATURES = (
         none=("out of memory", *DEVICE_FAULT, "ninja", "nvcc"),
         kinds=("exception",),
         certainty="supported",
-        strength=SYMPTOM,
     ),
     Signature(
         "symm-mem",

@@ -85,7 +85,9 @@ def _adapter_is_fatal(event: Event, life: Life) -> bool:
     """A refused adapter ends one request in the API server; in the core, a worker, or before serving it ends the engine."""
     if event.weight == "request" or event.kind == "log":
         return False
-    return event.process.role != "api" or event.phase is not Phase.SERVING or event.weight == "fatal"
+    if event.process.role != "api" or event.phase is not Phase.SERVING or event.weight == "fatal":
+        return True
+    return life.before(event, "Application startup complete", within=4000) is None
 
 
 SIGNATURES = (
@@ -150,6 +152,7 @@ SIGNATURES = (
             "visible device ordinal",
             "--device-ids",
         ),
+        certainty="supported",
         none=("Error computing device indices", "DP rank"),
         kinds=("exception", "wrapper", "native", "plain"),
     ),

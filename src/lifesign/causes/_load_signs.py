@@ -39,6 +39,14 @@ def _quantised_name(event: Event, life: Life) -> bool:
     return re.search(QUANT_SUFFIX, event.text[:600]) is not None
 
 
+def _ends_in_transformers(event: Event, life: Life) -> bool:
+    """Whether transformers itself, not a model's own code, stumbled over a tokenizer, processor or configuration."""
+    if event.exc is None or not event.exc.frames or not _not_one_request(event, life):
+        return False
+    last = event.exc.frames[-1].file.replace("\\", "/")
+    return "/transformers/" in last and "transformers_modules" not in last and "/utils/hub.py" not in last
+
+
 def _in_loader(event: Event, life: Life) -> bool:
     """Whether the last frame of vLLM's own code is that of a model loader."""
     if event.exc is None or not _not_one_request(event, life):
@@ -127,10 +135,7 @@ SIGNATURES = (
             "Repo id must be in the form",
             "Repo id must use alphanumeric",
             "Invalid repository ID or local directory specified",
-            "is not a local folder and is not a valid model identifier",
             "Incorrect path_or_model_id",
-            "Repository Not Found",
-            "RepositoryNotFoundError",
             "RevisionNotFoundError",
             "does not appear to have a file named config.json",
             "Can't load the configuration of",
@@ -142,6 +147,16 @@ SIGNATURES = (
             "does not exist in the modelscope",
         ),
         when=_not_one_request,
+    ),
+    Signature(
+        "path-missing",
+        any=(
+            "Repository Not Found",
+            "RepositoryNotFoundError",
+            "is not a local folder and is not a valid model identifier",
+        ),
+        when=_not_one_request,
+        certainty="supported",
     ),
     Signature(
         "corrupt-or-partial-download",
@@ -199,17 +214,25 @@ SIGNATURES = (
             "Transformers does not recognize this architecture",
             "is already used by a Transformers config",
             "Support for Transformers v4 is deprecated",
-            "did not match any variant of untagged enum",
-            "does not exist or is not currently imported",
             "requires transformers>=",
-            "transformers>=",
             "Please upgrade to Transformers",
-            "rope_scaling` must be a dictionary",
-            "rope_scaling should have a 'rope_type' key",
-            "rope_parameters should have a 'rope_type' key",
         ),
         kinds=("exception", "wrapper"),
         when=_not_one_request,
+    ),
+    Signature(
+        "transformers-mismatch",
+        any=(
+            "did not match any variant of untagged enum",
+            "does not exist or is not currently imported",
+            "rope_scaling` must be a dictionary",
+            "rope_scaling should have a 'rope_type' key",
+            "rope_parameters should have a 'rope_type' key",
+            "transformers>=",
+        ),
+        kinds=("exception", "wrapper"),
+        when=_not_one_request,
+        certainty="supported",
     ),
     Signature(
         "transformers-mismatch",
@@ -343,6 +366,16 @@ SIGNATURES = (
         ),
         kinds=("exception", "wrapper"),
         certainty="supported",
+    ),
+    Signature(
+        "transformers-mismatch",
+        types=("AttributeError", "TypeError", "KeyError", "ImportError", "NameError"),
+        when=_ends_in_transformers,
+        kinds=("exception",),
+        phases=(Phase.LOAD, Phase.PROFILE),
+        none=("out of memory", "CUDA error", "EngineArgs"),
+        certainty="supported",
+        strength=SYMPTOM,
     ),
     Signature(
         "config-or-code",

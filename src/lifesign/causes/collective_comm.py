@@ -50,6 +50,10 @@ def _refine(finding: Finding, life: Life) -> Finding | None:
         return _refine_warning(finding, life) if "NCCL WARN" in event.text else _refine_nccl(finding, life)
     if finding.subtype == "hccl-init":
         return _refine_hccl(finding)
+    if finding.subtype == "gloo-peer-lost" and "Timed out waiting" in event.text and event.exc is not None:
+        if event.exc.passes(*signs.DATA_PARALLEL_FRAMES):
+            finding.subtype = "gloo-dp-desync"
+        return finding
     if finding.subtype == "nccl-segfault":
         return _refine_segfault(finding, life)
     return finding
@@ -110,6 +114,7 @@ def _refine_hccl(finding: Finding) -> Finding:
         return finding
     if event.phase is Phase.SERVING or ("notify" in text.lower() and "times out" in text):
         finding.subtype = "hccl-timeout"
+        finding.certainty = "supported"
         return finding
     if event.exc is not None and event.exc.passes(":all_reduce", ":_all_reduce", "_all_reduce_"):
         finding.subtype = "hccl-allreduce"

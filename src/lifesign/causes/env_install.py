@@ -80,7 +80,11 @@ def _in_registry(event: Event, life: Life) -> bool:
 
 
 def _at_start(event: Event, life: Life) -> bool:
-    return event.phase in (Phase.LOAD, Phase.PROFILE, Phase.CAPTURE) and event.weight != "request"
+    """Whether the exception stood in the way of the start: not a notice, and not a plug-in that is simply left out."""
+    if event.exc is not None and "Failed to load plugin" in event.exc.header:
+        return False
+    quiet = event.level in reading.QUIET_LEVELS
+    return event.phase in (Phase.LOAD, Phase.PROFILE, Phase.CAPTURE) and event.weight != "request" and not quiet
 
 
 def _listed_though(event: Event, life: Life) -> bool:
@@ -328,12 +332,7 @@ SIGNATURES = (
             "Failed to infer device type",
             "Device string must not be empty",
             "Only one platform plugin can be activated",
-            "Found no NVIDIA driver on your system",
             "Torch not compiled with CUDA enabled",
-            "No CUDA GPUs are available",
-            "No HIP GPUs are available",
-            "No XPU devices are available",
-            "0 active drivers ([])",
             "is set to empty string, which means",
             "undefined symbol: cuPointerGetAttribute",
             "libcuda.so.1: cannot open shared object file",
@@ -342,6 +341,19 @@ SIGNATURES = (
             "amdsmi did not return valid GCN arch",
         ),
         kinds=("exception", "wrapper", "plain", "native"),
+    ),
+    Signature(
+        "device-type",
+        any=(
+            "No CUDA GPUs are available",
+            "No HIP GPUs are available",
+            "No XPU devices are available",
+            "0 active drivers ([])",
+            "Found no NVIDIA driver on your system",
+        ),
+        kinds=("exception", "wrapper"),
+        phases=(Phase.LOAD, Phase.PROFILE),
+        certainty="supported",
     ),
     Signature(
         "device-type",
@@ -356,8 +368,10 @@ SIGNATURES = (
         certainty="supported",
         strength=SYMPTOM,
         when=lambda event, life: (
-            life.died or life.after(event, "Failed to infer device type", "Device string must not be empty") is not None
+            life.after(event, "Failed to infer device type", "Device string must not be empty", "NotImplementedError")
+            is not None
         ),
+    ),
     ),
     Signature("patched-vllm-missing", all=("Method 'initialize_nixl' is not implemented",)),
     Signature(
