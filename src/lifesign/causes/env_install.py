@@ -372,7 +372,6 @@ SIGNATURES = (
             is not None
         ),
     ),
-    ),
     Signature("patched-vllm-missing", all=("Method 'initialize_nixl' is not implemented",)),
     Signature(
         "patched-vllm-missing",

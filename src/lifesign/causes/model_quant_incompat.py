@@ -262,8 +262,8 @@ SIGNATURES = (
             "not divisible by pack_factor",
             "is not divisible by group_size",
             "must be divisible by group_size",
-            when=reading.is_loud,
-    ),
+        ),
+        when=reading.is_loud,
     ),
     Signature(
         "tp-divisibility",
