@@ -19,7 +19,12 @@ from enum import Enum
 
 FAULTS_PER_CPU_S = 20.0
 SWITCHES_PER_CPU_S = 1.0
+NAPS_PER_CPU_S = 8000.0
+"""More voluntary switches than this per processor second: naps of a polling loop (20 000 and more were measured; threads
+that wait for each other in honest work came to some tens). On a busy machine such a loop waits for a processor after
+every nap, and its demand looks like work."""
 STACKS_MOVING = 2
+STACK_LOOKS_TOLD = 3
 DEMAND_SHARE = 0.3
 DEMAND_MIN = 0.3
 CPU_SEEN_S = 0.005
@@ -53,6 +58,8 @@ class Activity(str, Enum):
     BLOCKED = "blocked"
     STOPPED = "stopped"
     EXITED = "exited"
+    UNCLEAR = "busy, nothing known to move"
+    """One thread computes or spins: only its stacks could tell, and nobody looked at them (often enough)."""
     NO_PROCESSOR = "no processor"
     """Runnable, but so short of processor time that nothing can be said."""
     UNSEEN = "unseen"
@@ -68,6 +75,7 @@ _WEIGHT = {
     Activity.BLOCKED: -1,
     Activity.STOPPED: -1,
     Activity.EXITED: -1,
+    Activity.UNCLEAR: 0,
     Activity.NO_PROCESSOR: 0,
     Activity.UNSEEN: 0,
 }
@@ -81,7 +89,9 @@ class ProcessSignals:
     state: the letter of /proc/PID/stat; empty if unknown. `frozen`: its control group is frozen; `traced`: a debugger.
     run_s, wait_s: processor time and run-queue wait, summed over threads. A window of 0 s means: not readable.
     faults, switches: minor faults and voluntary switches of the busy threads alone, `cpu_s` their processor time.
-    stacks: different stacks seen in the window; 0 if nobody looked.
+    busy_threads: threads that ran or wanted to, the fewest at any look of the window; 0 if not counted. Switches are
+        movement only among several: an interpreter that spins hands its lock to a heartbeat and takes it back.
+    stacks: different stacks seen in the window by `stack_looks` looks.
     """
 
     pid: int
@@ -94,9 +104,11 @@ class ProcessSignals:
     cpu_s: float = 0.0
     faults: int = 0
     switches: int = 0
+    busy_threads: int = 0
     major_faults: int = 0
     io_bytes: int = 0
     stacks: int = 0
+    stack_looks: int = 0
     frozen: bool = False
     traced: bool = False
 
@@ -132,17 +144,25 @@ def classify(signals: ProcessSignals, learned_demand: float = 0.0) -> Activity:
         if signals.io_bytes >= PAGING_BYTES or signals.major_faults >= PAGING_FAULTS:
             return Activity.PAGING
         return Activity.POLLING if signals.run_s > 0.002 * window_s else Activity.BLOCKED
+    return _at_work(signals)
+
+
+def _at_work(signals: ProcessSignals) -> Activity:
+    """A process that wants processors: does anything move?"""
     cpu_s = signals.cpu_s
-    moving = signals.stacks >= STACKS_MOVING
-    if cpu_s >= CPU_SEEN_S and not moving:
-        moving = signals.faults > FAULTS_PER_CPU_S * cpu_s or signals.switches > SWITCHES_PER_CPU_S * cpu_s
-    if moving:
-        return (
-            Activity.STARVED
-            if signals.wait_s > STARVED_SHARE * (signals.run_s + signals.wait_s)
-            else Activity.COMPUTING
-        )
-    return Activity.SPINNING if cpu_s >= CPU_SEEN_S else Activity.NO_PROCESSOR
+    faulting = signals.faults > FAULTS_PER_CPU_S * cpu_s
+    if signals.stacks < STACKS_MOVING:
+        if cpu_s < CPU_SEEN_S:
+            return Activity.NO_PROCESSOR
+        if not faulting and signals.switches > NAPS_PER_CPU_S * cpu_s:
+            return Activity.POLLING
+        switching = signals.switches > SWITCHES_PER_CPU_S * cpu_s
+        if not faulting and not switching:
+            return Activity.SPINNING
+        if not faulting and signals.busy_threads == 1:
+            return Activity.SPINNING if signals.stack_looks >= STACK_LOOKS_TOLD else Activity.UNCLEAR
+    starved = signals.wait_s > STARVED_SHARE * (signals.run_s + signals.wait_s)
+    return Activity.STARVED if starved else Activity.COMPUTING
 
 
 def weight(activity: Activity) -> int:
