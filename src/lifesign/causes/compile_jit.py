@@ -246,7 +246,7 @@ SIGNATURES = (
     ),
     Signature(
         "triton-missing",
-        any=("Cannot find a working triton installation", "TritonMissing", "active drivers (["),
+        any=("Cannot find a working triton installation", "TritonMissing"),
         when=reading.is_loud,
     ),
     Signature(
