@@ -120,3 +120,38 @@ def test_model_folders_are_what_they_claim(tmp_path: Path) -> None:
         json.loads((models.make(tmp_path, "bad-config") / "config.json").read_text(encoding="utf-8"))
     assert not list(models.make(tmp_path, "no-tokenizer").glob("tokenizer*"))
     assert not (models.make(tmp_path, "no-weights") / models.WEIGHTS).exists()
+
+
+def test_other_packages_add_faults_and_broken_ones_become_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+    import dataclasses
+    import importlib.metadata
+
+    from lifesign.drill import vocabulary
+
+    class Entry:
+        def __init__(self, name: str, value: object) -> None:
+            self.name, self.value, self._given = name, f"{name}:FAULTS", value
+
+        def load(self) -> object:
+            if isinstance(self._given, Exception):
+                raise self._given
+            return self._given
+
+    own = find("healthy")
+    new = dataclasses.replace(own, name="from-elsewhere")
+    entries = [
+        Entry("good", [new]),
+        Entry("bad", ImportError("no such module")),
+        Entry("twice", own),
+        Entry("odd", ["text"]),
+    ]
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: entries if group == "lifesign.faults" else [])
+    vocabulary.load.cache_clear()
+    try:
+        loaded = vocabulary.load()
+        assert [fault.name for fault in loaded.faults].count("healthy") == 1
+        assert loaded.faults[-1] is new
+        assert len(loaded.notes) == 3
+        assert "no such module" in loaded.notes[0]
+    finally:
+        vocabulary.load.cache_clear()

@@ -46,10 +46,12 @@ def list_faults(
     lang: str = LANG,
 ) -> None:
     """List the faults that can be injected, and what a correct diagnosis says about each."""
-    from lifesign.drill.vocabulary import all_faults
+    from lifesign.drill.vocabulary import all_faults, load
 
     if engine not in ("", "vllm", "fake"):
         raise UsageError(f"unknown engine {engine!r}. Choose vllm or fake.")
+    for note in load().notes:
+        typer.echo(f"lifesign: {note}", err=True)
     faults = [fault for fault in all_faults() if not engine or engine in fault.engines]
     if _format(format) == "json":
         print(json.dumps([_listed(fault) for fault in faults], indent=1, ensure_ascii=False))
