@@ -20,6 +20,7 @@ _VICTIM = re.compile(
     r"(?i)vllm|sglang|python|pt_main|ray|worker|engine|torch|uvicorn|api_server|cicc|nvcc|ptxas|cc1plus|ninja"
 )
 
+_OURS = re.compile(r"(?i)vllm|sglang|ray::|pt_main|enginecor|worker")
 _COMPILER = re.compile(r"cicc|nvcc|ptxas|cc1plus|ninja")
 
 LESS_AT_ONCE = Remedy(
@@ -209,6 +210,9 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
     if victim and not _VICTIM.search(victim):
         finding.role, finding.certainty, finding.strength = "context", "possible", TRACE
         return finding
+    if victim and not _OURS.search(victim):
+        # A `python` may be anybody's.
+        finding.certainty = "supported"
     if finding.subtype == "kernel-oom-killer" and ("CONSTRAINT_MEMCG" in text or "emory cgroup" in text):
         finding.subtype = "cgroup-limit"
     # docker and Kubernetes say OOMKilled for both kinds; the kernel's own words tell them apart.
@@ -332,6 +336,7 @@ CAUSE = Cause(
         Signature(
             "pinned-memory",
             any=("out of memory", "cudaHostAlloc", "cudaErrorMemoryAllocation"),
+            none=("Tried to allocate",),
             frames=("pin_memory", "pinned", "uva_", "host_alloc", "cpu_offload"),
             kinds=("exception", "wrapper"),
             certainty="supported",
