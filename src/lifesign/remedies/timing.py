@@ -166,7 +166,5 @@ def _note(basis: Basis, has_knob: bool, enough: bool, catalog: Catalog) -> T | N
             f"未对 {basis.version or '未知版本'} 核实：按 {edge} 回答",
         )
     if enough:
-        return T(
-            "the release's own limit is long enough; setting it does no harm", "该版本默认的上限已经够用；设置了也无妨"
-        )
+        return T("the release's own limit is long enough: nothing to set", "该版本默认的上限已经够用，无需设置")
     return None
