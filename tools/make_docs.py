@@ -12,7 +12,16 @@ from pathlib import Path
 
 import msgspec
 
+from lifesign.causes import registry
+from lifesign.causes.model import Cause
+from lifesign.cli.reference import reference
+from lifesign.report.book.cheatsheet import render_cheatsheet
+from lifesign.report.book.explain import cause_page, plain, remedy_rows
+from lifesign.report.book.tree import render_tree
 from lifesign.report.model import SCHEMA, Report
+from lifesign.text import Lang
+
+LANGUAGES: tuple[Lang, ...] = ("en", "zh")
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -28,7 +37,39 @@ def report_schema() -> str:
 
 def outputs() -> dict[Path, str]:
     """Every generated file and what it should hold."""
-    return {ROOT / "src" / "lifesign" / "report" / "schema.json": report_schema()}
+    docs = ROOT / "docs"
+    files = {ROOT / "src" / "lifesign" / "report" / "schema.json": report_schema()}
+    for lang in LANGUAGES:
+        folder = docs / lang
+        for cause in registry.load()[0]:
+            files[folder / "causes" / f"{cause.slug}.md"] = book_page(cause, lang)
+        files[folder / "causes" / "README.md"] = index_page(lang)
+        files[folder / "tree.md"] = render_tree("markdown", lang)
+        files[folder / "tree.svg"] = render_tree("svg", lang)
+        files[folder / "cheatsheet.md"] = render_cheatsheet("markdown", lang)
+        files[folder / "cheatsheet.html"] = render_cheatsheet("html", lang)
+    files[docs / "reference.md"] = reference()
+    return files
+
+
+def book_page(cause: Cause, lang: Lang) -> str:
+    """The page of a cause with its subtypes and remedies."""
+    parts = [cause_page(cause, lang)]
+    for name, subtype in cause.subtypes.items():
+        title = plain(subtype.title, lang)
+        parts.append(
+            f"### {name}: {title}\n\n{plain(subtype.why, lang)}\n\n"
+            + "\n".join(remedy_rows(subtype.remedies, lang))
+            + "\n"
+        )
+    return "\n".join(parts)
+
+
+def index_page(lang: Lang) -> str:
+    """The list of causes with links."""
+    rows = ["# " + ("死因一览" if lang == "zh" else "Causes"), ""]
+    rows += [f"- [{cause.slug}]({cause.slug}.md): {cause.title.pick(lang)}" for cause in registry.load()[0]]
+    return "\n".join(rows) + "\n"
 
 
 def main() -> int:

@@ -49,11 +49,11 @@ def diagnose_paths(
     causes, notes = registry.load()
     reading.notes.extend(notes)
     rankings = [rank(life, causes) for life in lives]
-    chosen = _chosen(lives, rankings)
+    chosen = choose_life(lives, rankings)
     return _report(reading, lives, rankings, chosen, lang)
 
 
-def _chosen(lives: list[Life], rankings: list[Ranking]) -> int:
+def choose_life(lives: list[Life], rankings: list[Ranking]) -> int:
     """The last life that died; if none did, the last that was stopped in order, else the last."""
     for index in range(len(lives) - 1, -1, -1):
         if rankings[index].verdict.cause not in ("not-a-crash", "insufficient-log"):
