@@ -211,7 +211,6 @@ SIGNATURES = (
         "transformers-mismatch",
         any=(
             "has no attribute all_special_tokens_extended",
-            "Transformers does not recognize this architecture",
             "is already used by a Transformers config",
             "Support for Transformers v4 is deprecated",
             "requires transformers>=",
@@ -324,6 +323,7 @@ SIGNATURES = (
     Signature(
         "unsupported-arch",
         any=(
+            "Transformers does not recognize this architecture",
             "was supported in vLLM until",
             "is not supported in-tree anymore",
             "has no vLLM implementation and the Transformers implementation",

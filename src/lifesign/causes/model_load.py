@@ -27,11 +27,22 @@ def _refine(finding: Finding, life: Life) -> Finding | None:
     ):
         finding.subtype = "draft-model"
         finding.certainty = "supported"
-    if finding.subtype == "transformers-mismatch":
-        if "does not recognize this architecture" in text:
-            finding.remedies = (advice.VLLM_NEWER, advice.TRANSFORMERS_KNOWS_MODEL, advice.MODEL_CARD)
-        elif versions.at_least(life.version, "0.24.0"):
-            finding.remedies = (advice.TRANSFORMERS_FIVE, advice.VLLM_NEWER, advice.MODEL_CARD)
+    if "does not recognize this architecture" in text:
+        finding.remedies = (
+            advice.ARCH_SUPPORTED,
+            advice.VLLM_NEWER,
+            advice.TRANSFORMERS_KNOWS_MODEL,
+            advice.MODEL_CARD,
+        )
+        reading.explain(
+            finding,
+            T(
+                "The `model_type` in config.json is unknown to the installed transformers; the model may be newer than it.",
+                "已安装的 transformers 不认识 config.json 里的 `model_type`；模型可能比它更新。",
+            ),
+        )
+    if finding.subtype == "transformers-mismatch" and versions.at_least(life.version, "0.24.0"):
+        finding.remedies = (advice.TRANSFORMERS_FIVE, advice.VLLM_NEWER, advice.MODEL_CARD)
     if finding.subtype == "hf-download":
         if (
             "outgoing traffic has been disabled" in text
