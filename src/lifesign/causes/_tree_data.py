@@ -54,7 +54,7 @@ SILENT: tuple[Question, ...] = (
     ),
     q(
         "kernel-hardware", "hardware-fault", "Does the kernel log report the GPU or the driver?", "内核日志报告 GPU 或驱动故障吗？",
-        "Xid (", "fallen off the bus", "soft lockup", "blocked for more than", "Hardware Error",
+        "Xid (", "fallen off the bus", "soft lockup", "uvm_spin_loop", "blocked for more than", "Hardware Error",
         card="xid",
     ),
     q(
@@ -148,7 +148,7 @@ QUESTIONS: tuple[Question, ...] = (
     q(
         "assertion-on-gpu", "device-assert", "Did a check inside a GPU kernel fail?", "GPU 内核里的断言失败了吗？",
         "device-side assert triggered", "Assertion `", "[ASSERT]",
-        test=all_of(words("device-side assert triggered", "Assertion `", "[ASSERT]", "index out of bounds"), lambda life, event: said("stop_token_ids")(life, event) is False),
+        test=words("device-side assert triggered", "Assertion `", "[ASSERT]", "index out of bounds", none=("exceeds bounds",)),
         card="index-out-of-bounds",
     ),
     q(
@@ -256,7 +256,7 @@ QUESTIONS: tuple[Question, ...] = (
         "one-request", "request-poison", "Does one request bring it down (grammar, images, token ids)?", "是某个请求（语法、图片、token id）把它拖垮的吗？",
         "multimodal tokens to", "json_schema_converter", "is out of bounds for dimension", "could not broadcast input array",
         test=any_of(
-            words("multimodal tokens to", "json_schema", "grammar", "is out of bounds for dimension", "could not broadcast input array", "Duplicate request"),
+            words("multimodal tokens to", "exceeds bounds", "json_schema", "grammar", "is out of bounds for dimension", "could not broadcast input array", "Duplicate request"),
             in_frames("structured_output/", "guided_decoding", "outlines", "xgrammar"),
             lambda life, event: request_drains_pool(life, event),
         ),

@@ -75,8 +75,8 @@ def script_had_ended(life: Life, event: Event) -> bool:
 
 def only_core_was_signalled(life: Life, event: Event) -> bool:
     """The engine core alone was told to stop; the server was taken by surprise."""
-    if said("probe failed")(life, event):
-        # The kubelet stopped an engine that was still starting.
+    if said("probe failed")(life, event) or event.text.startswith("KeyboardInterrupt: terminated"):
+        # The kubelet (or whoever) stopped an engine that was still starting.
         return True
     core = [other for other in life.events if other.name.startswith("core-signal")]
     own = life.mentions("Process manager: send sigterm to process EngineCore")

@@ -137,8 +137,9 @@ def learn(event: Event, life: Life) -> None:
             life.env.setdefault(match[1], match[2].strip("\"',;"))
     if "vllm" in text and not life.command and (event.kind in ("plain", "log")):
         match = _COMMAND.search(text[:3000])
-        if match:
-            life.command = match[1].rstrip("'\" ")
+        # `vllm serve ... --flag   # comment` in somebody's notes is a sketch, no command.
+        if match and "..." not in match[1]:
+            life.command = match[1].partition(" #")[0].rstrip("'\" ")
 
 
 def _learn_figures(event: Event, life: Life) -> None:
@@ -218,6 +219,14 @@ def settle(life: Life) -> None:
     else:
         name, count = max(counts.items(), key=lambda item: item[1])
         life.platform = name if count >= 2 else "cuda"
+    if any(
+        event.origin == "sglang"
+        or "sglang" in event.text[:300]
+        or (event.exc is not None and event.exc.passes("sglang/"))
+        for event in life.events
+        if event.weight not in ("quoted", "foreign")
+    ) and not life.mentions("vllm/v1/", "EngineCore"):
+        life.engine = "sglang"
     size = 1
     for key in ("tensor_parallel_size", "pipeline_parallel_size"):
         value = life.config.get(key)

@@ -11,9 +11,11 @@ from lifesign.logs.model import Record, Traceback
 from lifesign.logs.tracebacks import Statement, is_interrupt
 
 _WORKER_FAILED = re.compile(r"Worker failed with error (?:%s, please[^'\"]{0,80}['\"], )?(['\"])(.*)", re.DOTALL)
+# V0: `MQEngineDeadError: ... to find the original error: ValueError('...')`.
+_ORIGINAL = re.compile(r"original error: ([A-Za-z_]\w{2,60})\(['\"](.{3,2000}?)['\"],?\)\.?$", re.DOTALL)
 _RATE = re.compile(r"generation throughput: (\d+\.?\d*)|gen throughput \(token/s\): (\d+\.?\d*)|#new-token: (\d+)")
 _KERNEL_LINE = re.compile(
-    r"(?:kernel: |\[ {0,8}\d{1,9}\.\d{3,6}\] |\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d \d{4}\] )"
+    r"(?:kernel: |\[<\d+>\] |\[ {0,8}\d{1,9}\.\d{3,6}\] |\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d \d{4}\] )"
 )
 _EXIT = re.compile(r"exit(?:ed with)? (?:code|status):? ?(-?\d{1,3}|None)|exitcode=(-?\d{1,3})")
 _FOREIGN_TRACE = re.compile(r"^\s*(?:>>> |In \[\d+\]:)")
@@ -82,7 +84,10 @@ class EventMaker:
         if is_interrupt(exc):
             event.kind = "signal"
             event.name = "ctrl-c" if exc.short_type == "KeyboardInterrupt" else "exit"
-            event.weight = "teardown"
+            # vLLM's handler of SIGTERM raises `KeyboardInterrupt: terminated`: somebody else stopped it.
+            told = exc.message.startswith("terminated")
+            event.name = "sigterm" if told else event.name
+            event.weight = "unknown" if told else "teardown"
             return event
         if exc.passes(*words.TEARDOWN_FRAMES):
             event.weight = "teardown"
@@ -168,6 +173,9 @@ def unwrapped(exc: Traceback) -> str | None:
         if cut < 0:
             cut = inner.rfind(quote)
         return inner[: cut if cut >= 0 else None].replace("\\n", "\n").strip()
+    match = _ORIGINAL.search(exc.message[:6000]) if exc.short_type == "MQEngineDeadError" else None
+    if match is not None:
+        return f"{match[1]}: {match[2]}"
     return None
 
 

@@ -71,6 +71,8 @@ def build(statements: list[Statement]) -> list[Life]:
         config.settle(life)
         _settle(life)
     _inherit(lives)
+    for life in lives[:-1]:
+        life.followed = True
     return lives
 
 
@@ -145,12 +147,7 @@ def _place(event: Event, life: Life) -> None:
     event.phase = before if event.kind == "signal" and before is not Phase.SHUTDOWN else _phase_of(event, life)
     if event.kind == "death" or (event.kind == "exception" and event.weight == "fatal"):
         life.died = True
-    elif (
-        event.kind == "exception"
-        and event.process.role != "worker"
-        and life.last_phase is not Phase.SERVING
-        and event.weight == "unknown"
-    ):
+    elif event.kind == "exception" and event.process.role != "worker" and not life.served and event.weight == "unknown":
         # An uncaught exception before the server is up ends it.
         life.died = True
     elif event.kind == "native" or _ended_outside(event):
@@ -199,7 +196,7 @@ def _advance(event: Event, life: Life) -> None:
     following = _NEXT.get(event.name) if event.kind == "milestone" else None
     if following is None:
         return
-    if event.name in ("ready",):
+    if event.name == "ready":
         life.served = True
     if event.name == "captured" and life.last_phase is Phase.CAPTURE:
         life.last_phase = Phase.PROFILE

@@ -97,6 +97,8 @@ class Life:
     served: bool = False
     died: bool = False
     orderly: bool = False
+    followed: bool = False
+    """Whether another life of the same log comes after it."""
     last_phase: Phase = Phase.LOAD
     error_lines: set[int] = field(default_factory=set)
     """Lines of errors that gave figures."""

@@ -245,6 +245,8 @@ USAGE_ERRORS = (
 OUTSIDE_DEATHS = (
     "OOMKilled", "exited with code 137", "exit code 137", "exited with code 139", "exit code 139", "exited with code 134", "Exit Code:    137",
     "Exit Code: 137", "137 true", "CrashLoopBackOff", "Main process exited, code=killed", "code=dumped", "Killed",
+    "killed by the OOM killer", "Failed with result 'oom-kill'", "systemd-oomd killed", "exited with code 143", "status=9/KILL", "status=11/SEGV",
+    "status=6/ABRT", "error while attempting to bind on address",
 )  # fmt: skip
 
 FATAL_HEADERS = (

@@ -34,6 +34,16 @@ _STARTERS = re.compile(
     r"terminate called|[\w.\-]+:\d+:\d+ |\d{4}-\d\d|/\S{1,200}\.(?:cu|cuh|cpp|cc|h|hpp):\d|Memory access fault|INFO|WARNING|nanobind|"
     r"/\S{0,200}resource_tracker|Exception (?:in|ignored)|kernel: |Dumping |warnings\.warn|Fatal Python|\(raylet\)"
 )
+MAX_NATIVE_FRAMES = 24
+_NATIVE = (
+    "Segfault encountered",
+    "Fatal Python error:",
+    "SIGSEGV received",
+    "SIGBUS received",
+    "SIGABRT received",
+    "Signal: Segmentation fault",
+)
+_NATIVE_FRAME = re.compile(r"(?:\[[\w.\-]{1,60}:\d+\] )?(?:\[ ?\d+\]|#\d+|PC: @|@) ")
 _SYSTEM_EXIT = ("SystemExit", "KeyboardInterrupt", "CancelledError")
 
 
@@ -58,7 +68,8 @@ class _Stream:
     extra: list[tuple[int, str]] = field(default_factory=list)
     extra_chars: int = 0
     chained: bool = False
-    indent_code: bool = False
+    native: Record | None = None
+    native_frames: int = 0
 
 
 class Assembler:
@@ -71,6 +82,9 @@ class Assembler:
     def feed(self, record: Record) -> list[Statement]:
         """The statements that `record` completes (often none or one)."""
         key = (record.process, "" if record.bare else record.origin or record.level)
+        if record.origin == "sglang" and record.text.rstrip().endswith(_START):
+            # SGLang prints the heading with its prefix and the traceback below it without one.
+            key = (Process("", None, record.process.source), "")
         stream = self._streams.get(key)
         if stream is None:
             if len(self._streams) >= MAX_STREAMS:
@@ -111,6 +125,8 @@ class Assembler:
             stream.chained = True
             return out
         frame = _FRAME.match(text) if 'File "' in text[:20] else None
+        if stream.native is not None and self._in_native_stack(stream, record, frame):
+            return out
         if stream.state == "frames":
             return out + self._in_frames(stream, record, frame)
         if frame is not None and frame[3] is not None:
@@ -119,6 +135,10 @@ class Assembler:
             stream.frames = [Frame(frame[1], int(frame[2]), frame[3])]
             stream.start_line = record.line
             stream.strangers = 0
+            return out
+        if record.bare and any(mark in text for mark in _NATIVE):
+            stream.native, stream.native_frames = record, 0
+            out.append(Statement(record, None))
             return out
         alone = _ALONE.match(stripped)
         if alone is not None:
@@ -130,6 +150,27 @@ class Assembler:
                 stream.chained = False
         out.append(Statement(record, None))
         return out
+
+    def _in_native_stack(self, stream: _Stream, record: Record, frame: re.Match[str] | None) -> bool:
+        """Adds the frames below a native crash to its line: they name the library. False when the stack is over."""
+        assert stream.native is not None
+        text = record.text.strip()
+        if frame is not None:
+            if stream.native_frames < MAX_NATIVE_FRAMES:
+                stream.native.text += f"\n{frame[3] or frame[1]} ({frame[1].rpartition('/')[2]})"
+            stream.native_frames += 1
+            return True
+        if (
+            not text
+            or text.startswith(("Current thread", "Thread 0x", "Extension modules", "..."))
+            or _NATIVE_FRAME.match(text)
+        ):
+            if _NATIVE_FRAME.match(text) and stream.native_frames < MAX_NATIVE_FRAMES:
+                stream.native.text += f"\n{text[:160]}"
+                stream.native_frames += 1
+            return True
+        stream.native = None
+        return False
 
     def _in_frames(self, stream: _Stream, record: Record, frame: re.Match[str] | None) -> list[Statement]:
         text = record.text

@@ -27,7 +27,7 @@ _ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 
 _CRI = re.compile(rf"({_ISO}) (?:stdout|stderr) [FP] ?")
-_STAMP = re.compile(rf"\[?({_ISO})\]?(?: ?\| ?| - | {{1,3}}|\t|: )")
+_STAMP = re.compile(rf"(?:({_ISO})|\[({_ISO})\])(?: ?\| ?| - | |\t|: )")
 _COMPOSE = re.compile(r"([A-Za-z0-9][\w.\-]{0,60})? {0,30}\| ?")
 _JOURNAL = re.compile(rf"({_MONTH} {{1,2}}\d{{1,2}} \d\d:\d\d:\d\d) (\S{{1,80}}) ([^\s:\[]{{1,60}})(?:\[\d+\])?: ?")
 _JOURNAL_ISO = re.compile(rf"({_ISO}) (\S{{1,80}}) ([^\s:\[]{{1,60}})\[\d+\]: ?")
@@ -35,7 +35,7 @@ _POD = re.compile(r"\[?(pod/[\w.\-/]{1,120})\] ?")
 _RAY = re.compile(r"\(([A-Za-z_][\w.\-:]{0,60}?)(?:\([\w.]{1,60}\))? pid=(\d+)(?:, ip=([\w.:]+))?\) ?")
 _RAYLET = re.compile(r"\((raylet|gcs_server|autoscaler)(?:, ip=[\w.:]+)?\) ?")
 _STAGE = re.compile(r"\[(?:Stage-\d+|Orchestrator|Omni)\] ?")
-_SUPERVISOR = re.compile(r"(?:INFO|WARN|ERROR|DEBUG) {1,2}[a-z_]+(?:::[a-z_]+){0,4}: (?:VLLM: ?|\[\w+:\d+\] ?)?")
+_SUPERVISOR = re.compile(r" {0,2}(?:INFO|WARN|ERROR|DEBUG) {1,2}[a-z_]+(?:::[a-z_]+){0,4}: (?:VLLM: ?|\[\w+:\d+\] ?)?")
 _MODULE_LEVEL = re.compile(r"[a-z_]+(?:\.[a-z_0-9]+){1,5} - (?:INFO|WARNING|ERROR|DEBUG|CRITICAL) - ")
 _CI_GROUP = re.compile(r"##\[\w+\]")
 
@@ -135,7 +135,7 @@ def _peel_stamp(text: str, tag: str, stamp: str) -> tuple[str, str, str]:
     match = _STAMP.match(text)
     # `[2026-05-24 03:20:11 TP0] ` is SGLang's own header, kernel lines have `[  12.3]`: both don't match here.
     if match and not stamp:
-        return text[match.end() :], tag, match[1]
+        return text[match.end() :], tag, match[1] or match[2]
     return text, tag, stamp
 
 

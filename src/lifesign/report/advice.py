@@ -21,12 +21,13 @@ def advise(finding: Finding, life: Life, subtype: Subtype | None, lang: Lang) ->
     """
     remedies = finding.remedies if finding.remedies is not None else (subtype.remedies if subtype else ())
     rendered: list[RenderedRemedy] = []
-    seen: set[str] = set()
+    seen: set[tuple[str, str, str]] = set()
     for remedy in remedies:
         each = render(remedy, life, finding.values)
-        if each is None or each.slug in seen:
+        # SGLang's flags are others; two intents may come down to one flag in an old release.
+        if each is None or (life.engine == "sglang" and each.knob) or _same(each) in seen:
             continue
-        seen.add(each.slug)
+        seen.add(_same(each))
         rendered.append(each)
         if len(rendered) == MAX_REMEDIES:
             break
@@ -38,6 +39,10 @@ def advise(finding: Finding, life: Life, subtype: Subtype | None, lang: Lang) ->
         built = corrected_command(own, [first])
         command = built.text if built.basis != "none" else ""
     return [_advice(number, each, lang) for number, each in enumerate(rendered, 1)], command
+
+
+def _same(each: RenderedRemedy) -> tuple[str, str, str]:
+    return ("", each.knob, each.value) if each.knob else (each.slug, "", "")
 
 
 def _sentence(text: str, lang: Lang) -> str:

@@ -125,6 +125,8 @@ def verdict_of(finding: Finding, life: Life, ranking: Ranking, lang: Lang) -> Ve
 def _why(finding: Finding, subtype: Subtype | None) -> T:
     """The subtype's explanation; the finding's own where that only adds the figures of this log to it."""
     general = (subtype.why if subtype else T("", "")).fill(**finding.values)
+    if finding.why is not None and finding.values.get("why_is_whole"):
+        return finding.why
     if finding.why is not None and general.en and finding.why.en.startswith(general.en[:60]):
         return finding.why
     return general

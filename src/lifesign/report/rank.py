@@ -120,6 +120,7 @@ def _choose(candidates: list[Finding], life: Life) -> Finding:
             if finding.cause == "timeout-hang"
             or finding.event.kind in ("kernel", "native")
             or _broke_an_operation(finding, life)
+            or (finding.cause == "process-lifecycle" and not life.served)
         ]
         if not hangs:
             return _quiet_end(life)
@@ -141,7 +142,7 @@ def _choose(candidates: list[Finding], life: Life) -> Finding:
 
 _ENGINE_WORDS = (
     "vllm", "sglang", "enginecore", "enginedeaderror", "llm engine", "mindie", "nccl", "hccl", "torch", "cuda", "hip ", "rocm", "transformers",
-    "huggingface", "safetensors", "npu", "xpu", "triton", "flashinfer", "lmcache", "nixl", "worker_tp", "raylet",
+    "huggingface", "api_server.py", "safetensors", "npu", "xpu", "triton", "flashinfer", "lmcache", "nixl", "worker_tp", "raylet",
 )  # fmt: skip
 
 
@@ -177,9 +178,13 @@ def _broke_an_operation(finding: Finding, life: Life) -> bool:
     )
 
 
-def _key(finding: Finding) -> tuple[int, int, int]:
+# On one and the same line the cause that says why goes before the one that says what.
+_SAYS_WHY = {"request-poison": 0, "kv-connector": 0, "host-oom": 0, "silent-death": 2, "engine-bug": 3}
+
+
+def _key(finding: Finding) -> tuple[int, int, int, int]:
     wrapped = 1 if finding.event.kind == "wrapper" else 0
-    return (-finding.strength, wrapped, finding.event.index)
+    return (-finding.strength, wrapped, finding.event.index, _SAYS_WHY.get(finding.cause, 1))
 
 
 def _breaks_order(finding: Finding, life: Life) -> bool:
@@ -320,7 +325,22 @@ def _not_a_crash(life: Life) -> Finding:
         (event for event in life.events if event.kind == "signal" and event.weight not in ("quoted", "foreign")),
         _last(life),
     )
-    return Finding(NOT_A_CRASH, "orderly-shutdown", signal, certainty="established", strength=SYMPTOM)
+    return Finding(NOT_A_CRASH, _stop_subtype(life, signal), signal, certainty="established", strength=SYMPTOM)
+
+
+def _stop_subtype(life: Life, signal: Event) -> str:
+    """A stop after a step that took long, a stop by the shutdown procedure of 0.18+, or any other orderly one."""
+    told = [event for event in life.events if event.weight not in ("quoted", "foreign")]
+    if any(
+        event.index < signal.index
+        and event.phase is Phase.SERVING
+        and event.has("No available shared memory broadcast block")
+        for event in told
+    ):
+        return "slow-step"
+    if not life.followed and any(event.has("[shutdown] ") for event in told):
+        return "clean-shutdown"
+    return "orderly-shutdown"
 
 
 def _quiet_end(life: Life) -> Finding:
