@@ -12,7 +12,13 @@ from lifesign.causes._engine_places import LOADING_FRAMES, OTHER_TEXTS, OTHER_TY
 from lifesign.causes._reading import speculates
 from lifesign.causes.kv_connector import counts_external_tokens
 from lifesign.causes.model import DECISIVE, SYMPTOM, Cause, Finding, Signature, Subtype
-from lifesign.causes.request_poison import EMBEDS_FRAMES, ENGINE_LOOP, GRAMMAR_FRAMES, MULTIMODAL_FRAMES
+from lifesign.causes.request_poison import (
+    EMBEDS_FRAMES,
+    ENGINE_LOOP,
+    GRAMMAR_FRAMES,
+    MULTIMODAL_FRAMES,
+    asks_grammar,
+)
 from lifesign.facts.model import Event, Life, Phase
 from lifesign.remedies import library as lib
 from lifesign.remedies.model import Remedy
@@ -136,6 +142,8 @@ def _in_engine(event: Event, life: Life) -> bool:
         # Before serving, a ValueError or RuntimeError is usually a check that refuses what it was given.
         return False
     if event.process.role == "api" and not exc.passes(*ENGINE_LOOP, ":output_handler"):
+        return False
+    if asks_grammar(event) and event.phase is Phase.SERVING:
         return False
     if exc.passes(*GRAMMAR_FRAMES, *MULTIMODAL_FRAMES, *EMBEDS_FRAMES) and event.phase is Phase.SERVING:
         return False

@@ -17,6 +17,8 @@ ECC_XIDS = frozenset({48, 63, 64, 92, 94, 95, 140, 160})
 """Memory errors: double-bit ECC, page retirement, row remapping, contained/uncontained error."""
 BOARD_XIDS = frozenset({74, 79, 109, 110, 119, 120, 136, 137, 143, 144, 145, 149, 150, 154})
 """Link, bus or firmware: NVLink error, fallen off the bus, GSP time-out, recovery needed."""
+PROOF_XIDS = frozenset({48, 74, 79, 94, 95, 119, 120})
+"""Faults of the card that explain any device error around them."""
 SOFT_XIDS = frozenset({13, 31, 32, 43, 45, 61, 62, 68, 69, 121})
 """Mostly raised by the program (exception in a kernel, page fault, channel reset) or by the driver's clean-up."""
 _DRIVER_FRAMES = ("uvm_spin_loop", "uvm_tracker_wait", "uvm_thread_context_wait")
@@ -140,6 +142,9 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
     if finding.subtype != "xid" or number is None:
         return finding
     finding.values["what"] = f"Xid {number}"
+    if number in PROOF_XIDS:
+        # The kernel log is usually pasted below the traceback that the fault caused.
+        finding.strength = DECISIVE + 1
     if number in ECC_XIDS:
         finding.subtype = "ecc"
     elif number not in BOARD_XIDS:

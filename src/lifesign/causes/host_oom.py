@@ -312,6 +312,7 @@ CAUSE = Cause(
         Signature(
             "python-memoryerror",
             types=("MemoryError", "_ArrayMemoryError", "ArrayMemoryError"),
+            none=("free_buf()",),  # a full ring of the multi-modal cache
             kinds=("exception", "wrapper"),
         ),
         Signature(

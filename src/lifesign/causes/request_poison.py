@@ -11,7 +11,7 @@ import re
 from lifesign.causes.model import DECISIVE, SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life, Phase
 from lifesign.remedies import library as lib
-from lifesign.remedies.model import Remedy
+from lifesign.remedies.model import Form, Remedy
 from lifesign.text import T
 
 GRAMMAR_FRAMES = (
@@ -101,6 +101,18 @@ UPGRADE_GRAMMAR = Remedy(
     ),
     source="vllm#47312, vllm#44401, vllm#37642",
 )
+NO_MM_CACHE = Remedy(
+    slug="no-mm-cache",
+    kind="flag",
+    title=T("switch the multi-modal cache off", "关闭多模态缓存"),
+    why=T(
+        "The front end sends only a hash for an image it believes the engine still holds; without the cache it sends the image each time.",
+        "前端以为引擎还留着某张图片时只发哈希；关掉缓存后每次都发整张图。",
+    ),
+    forms=(Form("--mm-processor-cache-gb", "0", since="0.10.1"),),
+    cost=T("repeated images are processed again", "重复图片要重新处理"),
+    source="vllm#31404, vllm#46354",
+)
 UPGRADE_PROCESSOR = Remedy(
     slug="upgrade-mm-processor",
     kind="upgrade",
@@ -121,6 +133,15 @@ SUBTYPES = {
         ),
         (lib.ISOLATE_REQUEST, lib.MM_PLACEHOLDERS, UPGRADE_PROCESSOR, lib.LIMIT_MM_INPUTS),
         ("vllm#15764", "vllm#18572", "vllm#19070", "vllm#16380"),
+    ),
+    "mm-cache": Subtype(
+        T("One request named an image that the engine's cache had dropped", "某个请求引用了引擎缓存里已丢弃的图片"),
+        T(
+            "{what}. The image caches of the front end and of the engine fell out of step, and the thread that receives requests died of it.",
+            "{what}。前端与引擎两侧的图片缓存不再一致，接收请求的线程因此死掉。",
+        ),
+        (NO_MM_CACHE, lib.UPGRADE_VLLM, lib.ISOLATE_REQUEST),
+        ("vllm#31404", "vllm#46354"),
     ),
     "grammar": Subtype(
         T("One request's schema or grammar killed the engine", "某个请求的 schema 或语法约束拖垮了引擎"),
@@ -196,6 +217,17 @@ def _fatal_place(event: Event, _life: Life) -> bool:
     if event.exc is None or not event.exc.frames:
         return event.process.role != "api"
     return event.process.role != "api" or event.exc.passes(*ENGINE_LOOP)
+
+
+def _by_position(event: Event, _life: Life) -> bool:
+    """Whether the embedding that was read past its end is the one of positions: the prompt is too long for the model."""
+    return event.exc is not None and any("position" in frame.code for frame in event.exc.frames[-6:])
+
+
+def asks_grammar(event: Event) -> bool:
+    """Whether the line that raised asks a request's grammar (`...grammar.accept_tokens(`)."""
+    frames = event.exc.frames[-1:] if event.exc else []
+    return any("grammar.accept" in frame.code or "structured_output_request" in frame.code for frame in frames)
 
 
 def _came_twice(event: Event, life: Life) -> bool:
@@ -287,6 +319,7 @@ CAUSE = Cause(
             when=_fatal_place,
             certainty="supported",
         ),
+        Signature("mm-cache", any=("Expected a cached item for",), kinds=("exception", "wrapper"), when=_fatal_place),
         Signature(
             "oov-token-id",
             any=("Index out of range in dimension",),
@@ -313,6 +346,38 @@ CAUSE = Cause(
             kinds=("exception",),
             strength=SYMPTOM,
             certainty="possible",
+        ),
+        Signature(
+            "oov-token-id",
+            any=("index out of range in self",),
+            frames=("vocab_parallel_embedding", ":get_input_embeddings", ":embed_input_ids", ":embedding"),
+            phases=(Phase.SERVING,),
+            kinds=("exception", "wrapper"),
+            when=lambda event, life: _fatal_place(event, life) and not _by_position(event, life),
+            certainty="supported",
+        ),
+        Signature(
+            "prompt-too-long",
+            any=("index out of range in self",),
+            phases=(Phase.SERVING,),
+            kinds=("exception",),
+            when=lambda event, life: _fatal_place(event, life) and _by_position(event, life),
+            certainty="supported",
+        ),
+        Signature(
+            "grammar",
+            any=("xgrammar::", "/cpp/grammar_", "grammar_matcher.cc", "grammar_compiler.cc", "llguidance"),
+            regex=r"what\(\)|terminate called|panicked",
+            phases=(Phase.SERVING,),
+            kinds=("plain", "native", "log"),
+            certainty="supported",
+        ),
+        Signature(
+            "grammar",
+            any=("AssertionError", "AttributeError"),
+            phases=(Phase.SERVING,),
+            kinds=("exception",),
+            when=lambda event, life: _fatal_place(event, life) and asks_grammar(event),
         ),
         Signature(
             "grammar",
