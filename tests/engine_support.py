@@ -1,7 +1,7 @@
 """Start a real vLLM for a test, talk to it, break it, and leave nothing behind.
 
-`EngineServer` owns one `vllm serve` in a session of its own. Everything it starts carries a mark in its environment, so
-that even a process that left the session (or whose parent died) is found and ended. One server at a time: a file lock
+`EngineServer` owns one `vllm serve` in a session of its own. Everything it starts also carries a
+mark in its environment, so that a process that left the session (or whose parent died) is found and ended as well. One server at a time: a file lock
 shared by all clones on the machine keeps two tests from measuring each other.
 """
 
@@ -126,16 +126,26 @@ def read_process(pid: int) -> Process | None:
     return Process(pid, fields[0], int(fields[1]), int(fields[3]), int(fields[19]), title or comm)
 
 
-def marked_pids(mark: str) -> list[int]:
-    """Every process whose environment carries our mark."""
+def pids_of(session: int, mark: str) -> list[int]:
+    """Every process in our session, and every one whose environment carries our mark.
+
+    Neither is enough alone: vLLM's process titles overwrite the environment that /proc shows, and a process may leave
+    the session. A session's number isn't reused while it has members.
+    """
     needle = f"{MARK}={mark}".encode()
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
+        process = read_process(int(name))
+        if process is None:
+            continue
+        if process.session == session:
+            found.append(process.pid)
+            continue
         with contextlib.suppress(OSError):
             if needle in Path(f"/proc/{name}/environ").read_bytes():
-                found.append(int(name))
+                found.append(process.pid)
     return found
 
 
@@ -325,7 +335,7 @@ class EngineServer:
 
     def processes(self) -> list[Process]:
         """Every living process of this engine, the top process first."""
-        found = [read_process(pid) for pid in marked_pids(self.mark)]
+        found = [read_process(pid) for pid in pids_of(self.process.pid, self.mark)]
         return sorted((p for p in found if p is not None), key=lambda p: (p.pid != self.process.pid, p.pid))
 
     def by_role(self, role: str) -> list[Process]:
@@ -344,8 +354,10 @@ class EngineServer:
         return self.log_path.read_bytes().decode("utf-8", "replace")
 
     def log_tail(self, lines: int = 40) -> str:
-        """The end of the log, for messages of failing tests."""
-        return "\n".join(self.log().splitlines()[-lines:])
+        """Errors and the end of the log, cut, for messages of failing tests."""
+        all_lines = [line[:300] for line in self.log().splitlines()]
+        errors = [line for line in all_lines[:-lines] if " ERROR " in line or "lifesign" in line]
+        return "\n".join([*errors[-lines:], "...", *all_lines[-lines:]])
 
     def wait_for_log(self, needle: str, timeout_s: float) -> float:
         """Seconds until `needle` is in the log; fails when it doesn't come."""
@@ -359,7 +371,7 @@ class EngineServer:
     def leftovers(self) -> dict[str, list[str]]:
         """What a dead engine left: processes, names in its TMPDIR, new names in /dev/shm."""
         return {
-            "processes": [f"{p.pid} {p.title[:60]}" for p in self.processes()],
+            "processes": [f"{p.pid} {p.title[:60]}" for p in self.processes() if p.state != "Z"],
             "tmp": sorted(os.listdir(self.tmp)),
             "shm": sorted(set(os.listdir("/dev/shm")) - self.shm_before),
         }
@@ -370,7 +382,7 @@ class EngineServer:
             return
         deadline_s = time.monotonic() + 20.0
         while time.monotonic() < deadline_s:
-            pids = marked_pids(self.mark)
+            pids = pids_of(self.process.pid, self.mark)
             self.process.poll()
             if not [p for p in map(read_process, pids) if p is not None and p.state != "Z"]:
                 break

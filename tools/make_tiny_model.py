@@ -5,7 +5,7 @@ What an engine does when it dies does not depend on what the model knows, so the
 two folders made with the same torch hold the same numbers, and greedy answers can be compared between runs). The
 vocabulary is the 256 bytes and four special tokens. The folder takes about 1 MB.
 
-    python make_tiny_model.py FOLDER [--layers N] [--max-len N] [--seed N]
+    python make_tiny_model.py FOLDER [--layers N] [--hidden N] [--max-len N] [--seed N]
 
 Run it with the interpreter of an engine environment: torch, transformers and tokenizers come with vLLM.
 """
@@ -37,18 +37,18 @@ def make_tokenizer(folder: Path) -> dict[str, int]:
     return vocabulary
 
 
-def make_model(folder: Path, vocabulary: dict[str, int], *, layers: int, max_len: int, seed: int) -> None:
-    """Write config and bfloat16 weights for `layers` layers and a context of `max_len` tokens."""
+def make_model(folder: Path, vocabulary: dict[str, int], *, layers: int, hidden: int, max_len: int, seed: int) -> None:
+    """Write config and bfloat16 weights: `layers` layers of width `hidden`, a context of `max_len` tokens."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(vocabulary),
-        hidden_size=128,
-        intermediate_size=256,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
         num_hidden_layers=layers,
-        num_attention_heads=2,
+        num_attention_heads=hidden // 64,
         num_key_value_heads=2,
         head_dim=64,
         max_position_embeddings=max_len,
@@ -62,6 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="make a tiny random Llama for engine tests")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--hidden", type=int, default=128, help="width, a multiple of 128 (default 128)")
     parser.add_argument("--max-len", type=int, default=1024)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
@@ -77,7 +78,14 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         print(f"cannot write the model: {error}. Choose a folder that can be written.", file=sys.stderr)
         return 2
-    make_model(options.folder, vocabulary, layers=options.layers, max_len=options.max_len, seed=options.seed)
+    make_model(
+        options.folder,
+        vocabulary,
+        layers=options.layers,
+        hidden=options.hidden,
+        max_len=options.max_len,
+        seed=options.seed,
+    )
     return 0
 
 

@@ -16,11 +16,16 @@ from lifesign.guard.detector.core import Detector
 from lifesign.guard.detector.events import Begin
 from lifesign.guard.detector.evidence import ProcessSignals
 from lifesign.guard.detector.policy import Backend
+from lifesign.guard.probes.process import ProcessProbe, Target
 from lifesign.vllm_plugin.hooks import LOG, process_role
-from lifesign.vllm_plugin.keeper import Keeper, Probe
+from lifesign.vllm_plugin.keeper import Keeper
 
 RESTART_MIN_S, RESTART_MAX_S = 5.0, 3600.0
 VLLM_TIMEOUT_S = 300.0
+COMPILERS = frozenset(
+    {"cc1", "cc1plus", "g++", "gcc", "c++", "clang", "clang++", "ld", "as", "ninja", "nvcc", "cicc", "ptxas", "hipcc"}
+)
+CHILDREN_KEPT = 32
 
 
 def backend_of_vllm() -> Backend:
@@ -75,15 +80,48 @@ def workers_of(executor: Any) -> list[Worker]:
 
 
 class WorkerProbe:
-    """Samples the local workers; ranks on other nodes appear as processes that can't be seen."""
+    """Samples the local workers, and compilers below them; ranks on other nodes appear as processes that can't be seen."""
 
-    def __init__(self, inner: Probe, unseen_ranks: tuple[int, ...]) -> None:
-        self.inner = inner
+    def __init__(self, workers: list[Worker], unseen_ranks: tuple[int, ...]) -> None:
+        self.inner = ProcessProbe()
+        self.workers = [Target(worker.pid, "worker", worker.rank, worker.start_ticks) for worker in workers]
         self.unseen = tuple(ProcessSignals(pid=0, rank=rank) for rank in unseen_ranks)
+
+    def begin(self, now_s: float) -> None:
+        """See `keeper.Probe`."""
+        self.inner.begin(now_s)
 
     def sample(self, now_s: float) -> tuple[ProcessSignals, ...]:
         """See `keeper.Probe`."""
-        return self.inner.sample(now_s) + self.unseen
+        compilers = [Target(pid, "compiler", one.rank) for one in self.workers for pid in compilers_of(one.pid)]
+        return self.inner.sample(self.workers + compilers, now_s) + self.unseen
+
+    def moved(self, pid: int, now_s: float) -> None:
+        """See `keeper.Probe`. The probe counts different stacks as movement; two that differ say it once."""
+        self.inner.saw_stack(pid, 1, now_s)
+        self.inner.saw_stack(pid, 2, now_s)
+
+
+def compilers_of(pid: int) -> list[int]:
+    """Descendants of the process that compile something (kernels are built in the first steps)."""
+    found: list[int] = []
+    queue = [pid]
+    while queue and len(found) < CHILDREN_KEPT:
+        above = queue.pop()
+        for name in _read(f"/proc/{above}/task/{above}/children").split()[:CHILDREN_KEPT]:
+            queue.append(int(name))
+            if _read(f"/proc/{name}/comm").strip() in COMPILERS:
+                found.append(int(name))
+    return found
+
+
+def _read(path: str) -> str:
+    """A small /proc file; empty when it can't be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(8192)
+    except OSError:
+        return ""
 
 
 def keeper_for(executor: Any, beacon: BeaconWriter | None) -> Keeper:
@@ -96,7 +134,11 @@ def keeper_for(executor: Any, beacon: BeaconWriter | None) -> Keeper:
     detector = Detector()
     detector.handle(Begin(backend=backend_of_vllm(), tier="beacon", serving=True), time.monotonic())
     return Keeper(
-        detector, WorkerProbe(_probe(workers), unseen), beacon, floor_s=vllm_timeout_s(), restart_s=restart_cost_s
+        detector,
+        WorkerProbe(workers, unseen),
+        beacon,
+        floor_s=vllm_timeout_s(),
+        restart_s=restart_cost_s,
     )
 
 

@@ -110,11 +110,9 @@ def wrap_executor(cls: Any) -> None:
 
     @functools.wraps(init)
     def patient_init(executor: Any) -> None:
-        from lifesign.vllm_plugin import assembly
-
-        beacon = assembly.begin_beacon()
+        beacon = guarded(_begin_beacon)
         init(executor)
-        attach(executor, assembly.keeper_for(executor, beacon), shape)
+        guarded(lambda: _attach_keeper(executor, beacon, shape))
 
     @functools.wraps(rpc)
     def patient_rpc(
@@ -138,7 +136,7 @@ def wrap_executor(cls: Any) -> None:
         try:
             future = rpc(executor, method, timeout, args, kwargs, True, **more)
         except BaseException:
-            supervisor.watcher.step_failed()
+            supervisor.tell(supervisor.watcher.step_failed)
             raise
         make_patient(executor, supervisor, call, future, shape)
         return future if non_block else future.result()
@@ -148,6 +146,27 @@ def wrap_executor(cls: Any) -> None:
     cls.collective_rpc = patient_rpc
 
 
+def guarded(ours: Callable[[], Any]) -> Any:
+    """What `ours` gives; None, after the one warning, when it fails: nothing of ours may keep an engine from starting."""
+    try:
+        return ours()
+    except Exception as error:
+        leave_alone(f"{type(error).__name__}: {error}")
+        return None
+
+
+def _begin_beacon() -> Any:
+    from lifesign.vllm_plugin import assembly
+
+    return assembly.begin_beacon()
+
+
+def _attach_keeper(executor: Any, beacon: Any, shape: str) -> None:
+    from lifesign.vllm_plugin import assembly
+
+    attach(executor, assembly.keeper_for(executor, beacon), shape)
+
+
 def other_call(supervisor: Supervisor, call: Callable[[], Any]) -> Any:
     """A call that keeps vLLM's own waiting. When it times out, a reply is owed, and the executor is finished."""
     try:
@@ -155,7 +174,7 @@ def other_call(supervisor: Supervisor, call: Callable[[], Any]) -> Any:
     except TimeoutError as error:
         supervisor.finish(str(error))
         raise
-    supervisor.watcher.other_call_done()
+    supervisor.tell(supervisor.watcher.other_call_done)
     return result
 
 

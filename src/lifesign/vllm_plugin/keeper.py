@@ -21,10 +21,11 @@ from typing import Any, Protocol
 from lifesign.guard.detector.beacon import BeaconState, BeaconWriter
 from lifesign.guard.detector.core import Detector
 from lifesign.guard.detector.events import Begin, Changed, Kill, Poll
-from lifesign.guard.detector.evidence import ProcessSignals
+from lifesign.guard.detector.evidence import Activity, ProcessSignals
 from lifesign.guard.detector.policy import StepSize
 from lifesign.guard.detector.states import VIEW, Finding
 from lifesign.vllm_plugin.stacks import stacks_of
+from lifesign.vllm_plugin.touched import SecondOpinion
 from lifesign.vllm_plugin.waiting import StuckError, Wait
 
 LOG = logging.getLogger("vllm.lifesign")
@@ -39,8 +40,14 @@ LINES_PER_STEP = 12
 class Probe(Protocol):
     """Reads the counters of the workers."""
 
+    def begin(self, now_s: float) -> None:
+        """Forget what happened before: it says nothing about the step that is looked at from now on."""
+
     def sample(self, now_s: float) -> tuple[ProcessSignals, ...]:
-        """Each process over the window since the last sample."""
+        """Each process over the last seconds."""
+
+    def moved(self, pid: int, now_s: float) -> None:
+        """Somebody knows better: this process does get somewhere, whatever its counters say."""
 
 
 class Keeper:
@@ -56,6 +63,7 @@ class Keeper:
         restart_s: Callable[[], float] = lambda: 60.0,
         clock: Callable[[], float] = time.monotonic,
         stacks: Callable[[list[int]], list[str]] = stacks_of,
+        opinion: SecondOpinion | None = None,
     ) -> None:
         self.detector = detector
         self.probe = probe
@@ -64,7 +72,9 @@ class Keeper:
         self.restart_s = restart_s
         self.clock = clock
         self.stacks = stacks
+        self.opinion = opinion or SecondOpinion()
         self._serving = False
+        self._step_began_s = -1.0
         self._unhealthy = False
         self._report_at_s = 0.0
         self._lines = 0
@@ -118,14 +128,15 @@ class Keeper:
 
     def look(self, wait: Wait) -> None:
         """One look at the workers. Raises StuckError when the wait is hopeless."""
-        fresh = wait.now_s - self._window_from_s < 3.0
-        processes = self.probe.sample(wait.now_s)
+        began_s = wait.now_s - wait.age_s
+        if abs(began_s - self._step_began_s) > 0.01:
+            self._step_began_s = began_s
+            self.probe.begin(wait.now_s)
+        processes = self._processes = self.probe.sample(wait.now_s)
         self._window_from_s, self._busy_s = wait.now_s, 0.0
-        # A window that reaches back into idle time says nothing about this step.
-        self._processes = processes if fresh else tuple(_without_window(one) for one in processes)
-        commands = self.detector.handle(
-            Poll(steps=0, demand=True, running=wait.size, processes=self._processes), wait.now_s
-        )
+        commands = self.detector.handle(Poll(steps=0, demand=True, running=wait.size, processes=processes), wait.now_s)
+        if self._unhealthy or commands:
+            self._ask_about_spinners(wait.now_s)
         for command in commands:
             if isinstance(command, Changed) and VIEW[command.new] == "UNHEALTHY":
                 self._suspected(wait, command)
@@ -133,6 +144,20 @@ class Keeper:
                 self._dead(wait, command)
         if self._unhealthy and wait.age_s >= self._report_at_s:
             self._extended(wait)
+
+    def _ask_about_spinners(self, now_s: float, anyway: bool = False) -> bool:
+        """A second opinion about workers that burn processor time without moving; True when one of them does get somewhere."""
+        activities = self.detector.activities
+        moves = False
+        for one in self._processes:
+            if (
+                activities.get(one.pid) is Activity.SPINNING
+                and (anyway or self.opinion.may_ask(one.pid))
+                and self.opinion.ask(one.pid)
+            ):
+                self.probe.moved(one.pid, now_s)
+                moves = True
+        return moves
 
     def _suspected(self, wait: Wait, change: Changed) -> None:
         """HEALTHY became UNHEALTHY, or the reason changed: say so, with the evidence, and wait on."""
@@ -165,7 +190,8 @@ class Keeper:
 
     def _dead(self, wait: Wait, kill: Kill) -> None:
         """Announce the death, stacks included, and raise; or start over where only vLLM's own limit may decide."""
-        if kill.why is Finding.SILENT_TOO_LONG and wait.age_s < self.floor_s:
+        unknown = kill.why is Finding.SILENT_TOO_LONG and wait.age_s < self.floor_s
+        if unknown or (kill.why is Finding.STUCK_TOO_LONG and self._ask_about_spinners(wait.now_s, anyway=True)):
             self.detector.handle(Begin(**_life_of(self.detector)), wait.now_s)
             return
         who = ", ".join(kill.who) or self._evidence()
@@ -201,6 +227,9 @@ class Keeper:
         for one in self._processes:
             activity = activities.get(one.pid)
             word = activity.value if activity is not None else "unseen"
+            touched = self.opinion.last.get(one.pid)
+            if touched is not None and activity is Activity.SPINNING:
+                word += f", touches {touched.bytes / touched.window_s / 2**20:.1f} MiB/s of memory"
             parts.append(
                 f"{one.role} {one.rank} (pid {one.pid}): {word}, state {one.state or '?'}, {one.demand:.2f} threads runnable"
             )
@@ -221,13 +250,6 @@ class Keeper:
 
 def _describe(wait: Wait) -> str:
     return f"{wait.method} of {wait.size.sequences} sequences and {wait.size.tokens} tokens (reply of rank {wait.rank})"
-
-
-def _without_window(one: ProcessSignals) -> ProcessSignals:
-    """The same process, with its state but without counters."""
-    return ProcessSignals(
-        pid=one.pid, role=one.role, rank=one.rank, state=one.state, frozen=one.frozen, traced=one.traced
-    )
 
 
 def _life_of(detector: Detector) -> dict[str, Any]:

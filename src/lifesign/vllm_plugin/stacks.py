@@ -26,6 +26,7 @@ BUDGET_S = 6.0
 LINES_KEPT = 60
 LINE_KEPT = 200
 THREADS_KEPT = 16
+ASLEEP_KEPT = 3
 ANSWER_WAIT_S = 0.4
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
@@ -118,16 +119,23 @@ def _kernel_view(pid: int) -> list[str]:
         threads = sorted(os.listdir(f"/proc/{pid}/task"), key=int)
     except (OSError, ValueError):
         return [f"  pid {pid} is gone"]
-    lines = []
-    for thread in threads[:THREADS_KEPT]:
+    lines, asleep = [], 0
+    for thread in threads:
+        if len(lines) >= THREADS_KEPT:
+            break
         where = f"/proc/{pid}/task/{thread}"
         name, waits = _short(where + "/comm"), _short(where + "/wchan")
         status = _short(where + "/stat").rpartition(")")[2].split()
+        # A worker has some fifty threads that sleep in a queue; only the first ones are worth a line.
+        if status and status[0] == "S" and lines:
+            asleep += 1
+            if asleep > ASLEEP_KEPT:
+                continue
         stack = [part.split()[-1].split("+")[0] for part in _short(where + "/stack").splitlines()[:6] if part.split()]
         text = f"  thread {thread} {name}: state {status[0] if status else '?'}, waits in {waits or '-'}"
         lines.append(text + (f", kernel: {' < '.join(stack)}" if stack else ""))
-    if len(threads) > THREADS_KEPT:
-        lines.append(f"  and {len(threads) - THREADS_KEPT} more threads")
+    if len(threads) > len(lines):
+        lines.append(f"  and {len(threads) - len(lines)} more threads")
     return lines
 
 

@@ -17,12 +17,14 @@ Nothing in here imports vLLM: queues and watchers are protocols, so that tests c
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from lifesign.guard.detector.policy import StepSize
 
+LOG = logging.getLogger("vllm.lifesign")
 SLICE_S = 0.5
 """How long one slice of a wait takes; between slices the watcher looks at the workers."""
 STEP_METHODS = frozenset({"execute_model", "sample_tokens", "execute_dummy_batch", "take_draft_token_ids"})
@@ -48,7 +50,10 @@ class Wait(NamedTuple):
 
 
 class Watcher(Protocol):
-    """Judges and reports; `Supervisor` tells it what happens. No method may raise, except `look` with StuckError."""
+    """Judges and reports; `Supervisor` tells it what happens. `look` raises StuckError to give up.
+
+    Anything else that it raises is a fault of ours: it is logged once, and vLLM's own limits are in force again.
+    """
 
     def other_call_done(self) -> None:
         """A call that isn't part of a step came back (loading, profiling, a LoRA adapter)."""
@@ -108,6 +113,8 @@ class Supervisor:
         self.current: Call | None = None
         self.finished_reason = ""
         """Why no further call may be made; empty while the executor is usable."""
+        self.watching = True
+        """False once the watcher failed: calls are still followed (no stale reply is ever taken), limits are vLLM's."""
         self._newest: Step | None = None
         self._freed_s = 0.0
         """When the workers finished the step before: they take steps one after the other."""
@@ -124,11 +131,23 @@ class Supervisor:
         """From now on every call is refused."""
         self.finished_reason = self.finished_reason or reason
 
+    def tell(self, what: Callable[[], None]) -> None:
+        """Tell the watcher something. A fault of ours must not become one of the engine's."""
+        if not self.watching:
+            return
+        try:
+            what()
+        except StuckError:
+            raise
+        except Exception:
+            self.watching = False
+            LOG.exception("lifesign: patience is off from now on, vLLM's own limits are in force; please report this")
+
     def sent(self, method: str, size: StepSize | None) -> Call:
         """A step call went out. `size` is given with the calls that begin a step."""
         if size is not None:
             self._newest = Step(size, self.clock())
-            self.watcher.step_sent(size)
+            self.tell(lambda: self.watcher.step_sent(size))
         elif self._newest is None:
             self._newest = Step(StepSize(0, 0), self.clock())
         return Call(method, self._newest)
@@ -142,7 +161,7 @@ class Supervisor:
         except BaseException as error:
             if isinstance(error, TimeoutError):
                 self.finish(str(error.__cause__ or error))
-            self.watcher.step_failed()
+            self.tell(self.watcher.step_failed)
             raise
         finally:
             self.current = outer
@@ -150,7 +169,7 @@ class Supervisor:
             now_s = self.clock()
             began_s = max(call.step.sent_s, self._freed_s)
             self._freed_s = now_s
-            self.watcher.step_finished(call.step.size, now_s - began_s)
+            self.tell(lambda: self.watcher.step_finished(call.step.size, now_s - began_s))
         return response
 
     def look(self, rank: int) -> None:
@@ -160,7 +179,7 @@ class Supervisor:
             return
         now_s = self.clock()
         age_s = now_s - max(call.step.sent_s, self._freed_s)
-        self.watcher.look(Wait(call.method, rank, call.step.size, age_s, now_s))
+        self.tell(lambda: self.watcher.look(Wait(call.method, rank, call.step.size, age_s, now_s)))
 
 
 def ends_step(method: str, response: object) -> bool:
@@ -192,20 +211,27 @@ class PatientQueue:
         if self.supervisor.current is None:
             return self.dequeue_once(timeout=timeout, indefinite=indefinite)
         ring = self.ring
+        began_s = self.supervisor.clock()
         while True:
             place = ring.current_idx
             try:
                 return self.dequeue_once(timeout=SLICE_S)
             except TimeoutError:
                 if ring.current_idx != place:
-                    return self._body()
-            self.supervisor.look(self.rank)
+                    return self._body(began_s, timeout)
+            self._look(began_s, timeout)
 
-    def _body(self) -> Any:
+    def _body(self, began_s: float, timeout: float | None) -> Any:
         """The body of a reply whose mark was read: only the socket may be asked now, never the ring."""
         while True:
-            self.supervisor.look(self.rank)
+            self._look(began_s, timeout)
             try:
                 return self.ring.recv(self.ring.local_socket, SLICE_S)
             except TimeoutError:
                 continue
+
+    def _look(self, began_s: float, timeout: float | None) -> None:
+        """Let the watcher look; without a working one, vLLM's own limit decides."""
+        self.supervisor.look(self.rank)
+        if not self.supervisor.watching and timeout is not None and self.supervisor.clock() - began_s >= timeout:
+            raise TimeoutError
