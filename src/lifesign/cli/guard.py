@@ -41,6 +41,14 @@ def guard(
         False, "--apply-remedies", help="Restart with one verified remedy at a time; undone if it doesn't help."
     ),
     detector: bool = typer.Option(True, "--detector/--no-detector", help="Watch for hangs, and end a hung engine."),
+    canary: bool = typer.Option(
+        True,
+        "--canary/--no-canary",
+        help="Ask an engine that was idle for 30 s for one token: only demand shows a hang.",
+    ),
+    resume_stopped: bool = typer.Option(
+        False, "--resume-stopped", help="Send SIGCONT once to a process that somebody stopped, before calling it dead."
+    ),
     own_timeouts: bool = typer.Option(
         True,
         "--own-timeouts/--no-own-timeouts",
@@ -73,8 +81,10 @@ def guard(
 
     Exits with the engine's code, but never 0 after a death; 2 when the command can't be started.
     """
+    from lifesign.guard.context import Context
     from lifesign.guard.settings import Settings, parse_http
     from lifesign.guard.supervisor import Guard
+    from lifesign.guard.watcher import EngineWatcher
     from lifesign.text import default_lang
 
     if lang not in (None, "en", "zh"):
@@ -103,11 +113,17 @@ def guard(
         lang="zh" if lang == "zh" else "en" if lang == "en" else default_lang(),
     )
     _open_standard_files()
-    raise typer.Exit(Guard(settings, make_watcher=_watcher).run())
+    watchers: list[EngineWatcher] = []
 
+    def watcher(context: Context) -> EngineWatcher | None:
+        """One for all lives: it remembers what a step and a start cost."""
+        if not detector:
+            return None
+        if not watchers:
+            watchers.append(EngineWatcher(context, canary=canary, may_resume=resume_stopped))
+        return watchers[0]
 
-def _watcher(context):  # type: ignore[no-untyped-def]
-    return None
+    raise typer.Exit(Guard(settings, make_watcher=watcher).run())
 
 
 def _open_standard_files() -> None:

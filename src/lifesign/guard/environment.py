@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import getpass
+import json
 import os
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from lifesign.guard import procs
 from lifesign.guard.procs import MARKER
 from lifesign.guard.settings import Settings, engine_url
 
+OWNER_FILE = ".lifesign-owner"
+"""In a life's temporary folder: the guard and the top process, so that `reap` can tell whether anybody uses it."""
 OWN_RPC_TIMEOUT_S = 7200
 """vLLM's own limit kills a busy worker and tells nobody why; guard's detector judges sooner, and by evidence."""
 SOCKET_PATH_ROOM = 60
@@ -27,6 +31,7 @@ def private_tmp(life_id: str, environment: Mapping[str, str]) -> Path | None:
             continue
         with suppress(OSError):
             folder.mkdir(mode=0o700)
+            (folder / OWNER_FILE).write_text(json.dumps({"guard": procs.identify(os.getpid())}))
             return folder
     return None
 

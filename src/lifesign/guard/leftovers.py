@@ -233,10 +233,20 @@ def find_files(now: float, *, shm: Path = Path("/dev/shm"), tmp: Path | None = N
                 if oldest is None or info.st_mtime < oldest:
                     found.append(Leftover("file", path.name, "older than every living engine", path=str(path)))
             elif statmod.S_ISDIR(info.st_mode) and _LIFE_FOLDER.match(path.name):
-                if path.name.removeprefix("lifesign-") in lives:
+                if path.name.removeprefix("lifesign-") in lives or _in_use(path):
                     continue
                 found.append(Leftover("folder", path.name, "nothing of that life runs", path=str(path)))
     return found
+
+
+def _in_use(folder: Path) -> bool:
+    """Whether the guard or the engine of a life's temporary folder still runs, as the file in it says."""
+    owner = read_json(folder / ".lifesign-owner") or {}
+    for part in ("guard", "top"):
+        with suppress(KeyError, TypeError, ValueError):
+            if procs.is_alive(ProcId(*(int(number) for number in owner[part]))):
+                return True
+    return any(process.stat.session == (owner.get("top") or [0])[0] for process in engine_processes())
 
 
 def _unowned_shm(folder: Path, now: float) -> Iterator[Leftover]:

@@ -205,19 +205,32 @@ def mapped_shm(pid: int) -> set[str]:
 
 
 def orphans_of(life_id: str, record: dict[str, Any]) -> list[tuple[ProcId, str, str]]:
-    """(process, role, name) of everything that still runs of a recorded life: by its record, and by the marker."""
+    """(process, role, name) of everything that still runs of a recorded life: by record, by marker, by session.
+
+    A title overwrites the environment that /proc shows, marker included; such a process is known by its session. The
+    number of a session is not given away while it has members, unless its leader is another process by now.
+    """
     found: dict[ProcId, tuple[str, str]] = {}
-    if record.get("boot_id") == procs.boot_id():
+    same_boot = record.get("boot_id") == procs.boot_id()
+    if same_boot:
         for entry in record.get("members", []):
             with suppress(KeyError, TypeError, ValueError):
                 proc = ProcId(int(entry["pid"]), int(entry["start_ticks"]))
                 if procs.is_alive(proc):
                     found[proc] = (str(entry["role"]), str(entry["name"]))
+    top = ProcId(*(int(part) for part in record.get("top") or (0, 0)))
+    leader = procs.identify(top.pid)
+    session = top.pid if same_boot and top.pid and leader in (None, top) else 0
     for pid in procs.all_pids():
-        if procs.marker_of(pid) == life_id:
-            stat = procs.read_stat(pid)
-            if stat is not None and stat.id not in found and procs.is_alive(stat.id):
-                found[stat.id] = procs.role_of(stat.comm, procs.read_cmdline(pid))
+        stat = procs.read_stat(pid)
+        if stat is None or stat.id in found or stat.state in "ZX":
+            continue
+        role, name = procs.role_of(stat.comm, procs.read_cmdline(pid))
+        in_session = (
+            session and stat.session == session and stat.start_ticks >= top.start_ticks and role in ENGINE_ROLES
+        )
+        if in_session or procs.marker_of(pid) == life_id:
+            found[stat.id] = (role, name)
     return [(proc, role, name) for proc, (role, name) in found.items()]
 
 

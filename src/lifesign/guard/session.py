@@ -6,6 +6,7 @@ else. What takes time (captures, probes) runs beside it. How a life is brought t
 
 from __future__ import annotations
 
+import json
 import os
 import selectors
 import shutil
@@ -24,6 +25,7 @@ from lifesign.guard.blackbox import Capture, capture_in_background
 from lifesign.guard.bundle import roomy_folder as _roomy_folder
 from lifesign.guard.context import Context
 from lifesign.guard.ending import Ending
+from lifesign.guard.environment import OWNER_FILE
 from lifesign.guard.evidence import memory
 from lifesign.guard.evidence.kernel import KernelReport, KernelTail
 from lifesign.guard.evidence.redact import redact_command
@@ -39,6 +41,7 @@ LOST_GRACE_S = 10.0
 KEEPER_END_S = 2.0
 KEPT_CAPTURES = 3
 STATS_S = 5.0
+STRANGER_S = 10.0
 TAIL_BYTES = 4 << 20
 IDLE_PROGRESS_S = 1800.0
 
@@ -131,6 +134,7 @@ class Session:
         self.on_progress: Callable[[], None] = lambda: None
         self._progress_told = False
         self._stats_at_s = 0.0
+        self._strangers: dict[int, float] = {}
         self._keeper_ended = False
         self._disk_error: object = ""
         self.life: Life
@@ -203,6 +207,10 @@ class Session:
         top = procs.identify(self._popen.pid) or procs.ProcId(self._popen.pid, 0)
         self.life = Life(self._id, self._number, top, context.clock, context.helpers.owns)
         self.life.details = details
+        if details["tmp"]:
+            owner = {"guard": procs.identify(os.getpid()), "top": top}
+            with suppress(OSError):
+                (Path(str(details["tmp"])) / OWNER_FILE).write_text(json.dumps(owner))
         self.life.start("APIServer" if settings.engine_url else Path(settings.command[0]).name)
         self._selector.register(context.inbox.fd, selectors.EVENT_READ)
         self._watch_exit(self.life.top)
@@ -413,13 +421,25 @@ class Session:
                     info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 except ChildProcessError:
                     break
-                if info is None or self.context.helpers.owns(info.si_pid):
+                if info is None or not self._may_reap(info.si_pid):
                     break
                 with suppress(ChildProcessError):
                     pid, status = os.waitpid(info.si_pid, os.WNOHANG)
                     for member in self.life.alive():  # an orphan that came to us a moment ago
                         if member.id.pid == pid:
                             self._ended(member.id, status)
+
+    def _may_reap(self, pid: int) -> bool:
+        """Members and old orphans. A child that is no helper of ours may belong to a library that waits for it itself."""
+        if any(member.id.pid == pid for member in self.life.alive()):
+            return True
+        if self.context.helpers.owns(pid):
+            return False
+        first_s = self._strangers.setdefault(pid, self.context.clock())
+        if self.context.clock() - first_s < STRANGER_S:
+            return False
+        del self._strangers[pid]
+        return True
 
     def _ended(self, proc: procs.ProcId, status: int | None) -> None:
         member = self.life.ended(proc, status)

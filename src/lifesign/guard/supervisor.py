@@ -9,6 +9,7 @@ import os
 import random
 import secrets
 import select
+import shutil
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -153,8 +154,7 @@ class Guard:
             outcome = session.run(command, environment, tmp)
         except UsageError:
             if tmp is not None:
-                with suppress(OSError):
-                    tmp.rmdir()
+                shutil.rmtree(tmp, ignore_errors=True)
             raise
         if outcome.kind == "died":
             self._deaths += 1

@@ -1,0 +1,92 @@
+"""The shape of a check's answer, and what all checks are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from lifesign.guard.helpers import Helpers
+from lifesign.guard.settings import option_of
+from lifesign.text import Lang, T
+
+Level = Literal["ok", "note", "warn", "stop"]
+"""`stop`: an engine would not start, or would die. `warn`: it may. `note`: worth knowing. `ok`: looked at, fine."""
+
+
+_NO_FIX = T("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the table. `fix` is what to type or change; empty for `ok`."""
+
+    level: Level
+    check: str
+    what: T
+    fix: T = _NO_FIX
+
+    def as_json(self, lang: Lang) -> dict[str, Any]:
+        """As JSON values, in one language."""
+        return {"level": self.level, "check": self.check, "what": self.what.pick(lang), "fix": self.fix.pick(lang)}
+
+
+def ok(check: str, en: str, zh: str) -> Finding:
+    """A line that says that something is fine."""
+    return Finding("ok", check, T(en, zh))
+
+
+@dataclass
+class Plan:
+    """What is to be started, and where. Everything may be unknown; a check then says what it could not look at.
+
+    command: the whole command line, or empty. timeout_s: the longest that one slow check (network, all-reduce) may take.
+    """
+
+    command: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    model: str | None = None
+    port: int | None = None
+    ranks: int = 1
+    nnodes: int = 1
+    node_rank: int = 0
+    master_addr: str = "127.0.0.1"
+    master_port: int = 29577
+    all_reduce: bool | None = None
+    timeout_s: float = 30.0
+    offline: bool = False
+    state_dirs: tuple[Path, ...] = ()
+    helpers: Helpers = field(default_factory=Helpers)
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether no accelerator is to be seen."""
+        return not any(
+            Path(path).exists()
+            for path in ("/dev/nvidiactl", "/dev/kfd", "/dev/davinci_manager", "/dev/dri/renderD128")
+        )
+
+
+def from_command(plan: Plan) -> Plan:
+    """Fill in what the command line says (model, port, ranks) where it wasn't given."""
+    words = list(plan.command)
+    if plan.model is None:
+        plan.model = option_of(words, "--model")
+        if plan.model is None and "serve" in words:
+            following = words[words.index("serve") + 1 :]
+            plan.model = following[0] if following and not following[0].startswith("-") else None
+    if plan.port is None:
+        text = option_of(words, "--port")
+        plan.port = int(text) if text and text.isdigit() else (8000 if words else None)
+    if plan.ranks == 1 and words:
+        plan.ranks = _number(words, "--tensor-parallel-size", "-tp") * _number(words, "--pipeline-parallel-size", "-pp")
+    return plan
+
+
+def _number(words: list[str], *names: str) -> int:
+    for name in names:
+        text = option_of(words, name)
+        if text and text.isdigit():
+            return max(1, int(text))
+    return 1
