@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV := .venv
 BIN := $(VENV)/bin
 ENGINE_VERSION ?= 0.32.0
-SAMPLE := samples/engine-dead-sampler.log
+SAMPLE := samples/engine-dead-slow-step.log
 
 .PHONY: demo test setup engine lint docs eval sim bench test-fast test-long clean help
 

@@ -21,8 +21,10 @@ _CONFIG_KEYS = {
 _ENV = re.compile(
     r"(?:^|\s|export |-e )((?:VLLM|NCCL|CUDA|HF|PYTORCH|TORCH|TRITON|LD|ROCM|HIP|HSA|TORCHINDUCTOR|FLASHINFER)_[A-Z0-9_]{2,60})=(\S{0,300})"
 )
+# A command that somebody typed or a script echoed: it begins the line (after a prompt), it isn't a sentence about one.
 _COMMAND = re.compile(
-    r"(?:^|[\s\"'$#])((?:[\w/.\-]{0,80}/)?vllm serve \S.{0,1500}|(?:[\w/.\-]{0,80}/)?python3? -m vllm\.entrypoints\S* .{0,1500})"
+    r"(?:[\w@.:~/\-]{0,60}[$#>] +|\+ +|exec +|Command: +|command: +|Running: +)?"
+    r"((?:[A-Z][A-Z0-9_]{1,60}=\S{0,200} +){0,20}(?:[\w/.\-]{0,120}/)?(?:vllm serve (?!with |to |and |is |\.\.\.)\S.{0,1500}|python3? -m vllm\.entrypoints\S* .{0,1500}))"
 )
 
 _NUMBER = r"(\d{1,12}(?:,\d{3}){0,4}(?:\.\d{1,6})?)"
@@ -135,8 +137,8 @@ def learn(event: Event, life: Life) -> None:
     ):
         for match in _ENV.finditer(text[:2000]):
             life.env.setdefault(match[1], match[2].strip("\"',;"))
-    if "vllm" in text and not life.command and (event.kind in ("plain", "log")):
-        match = _COMMAND.search(text[:3000])
+    if "vllm" in text and not life.command and event.kind == "plain":
+        match = _COMMAND.match(text[:3000].lstrip())
         # `vllm serve ... --flag   # comment` in somebody's notes is a sketch, no command.
         if match and "..." not in match[1]:
             life.command = match[1].partition(" #")[0].rstrip("'\" ")

@@ -8,6 +8,7 @@ from lifesign.causes.model import Cause, Finding, Subtype
 from lifesign.facts.lives import build
 from lifesign.facts.model import Event, Life
 from lifesign.logs.reader import Reading, read
+from lifesign.remedies import known_issues
 from lifesign.report.advice import advise
 from lifesign.report.model import (
     SCHEMA,
@@ -105,7 +106,6 @@ def verdict_of(finding: Finding, life: Life, ranking: Ranking, lang: Lang) -> Ve
     title = subtype.title if subtype else (cause.title if cause else T(finding.cause, finding.cause))
     why = _why(finding, subtype)
     advice, command = advise(finding, life, subtype, lang)
-    known = subtype.known if subtype else ()
     return Verdict(
         cause=finding.cause,
         subtype=finding.subtype,
@@ -117,9 +117,37 @@ def verdict_of(finding: Finding, life: Life, ranking: Ranking, lang: Lang) -> Ve
         evidence=_evidence(finding, ranking, lang),
         remedies=advice,
         command=command,
-        known_issues=[KnownIssue(ref) for ref in known],
+        known_issues=known_of(finding, life, subtype, lang),
         fingerprint=finding.values.get("fingerprint", ""),
     )
+
+
+MAX_KNOWN = 4
+
+
+def known_of(finding: Finding, life: Life, subtype: Subtype | None, lang: Lang) -> list[KnownIssue]:
+    """Public reports that this log fits: those of the data file that match its text, then the subtype's own references."""
+    event = finding.event
+    frames = [f"{frame.file}:{frame.func}" for frame in event.exc.frames[-12:]] if event.exc else []
+    context = [
+        other.text[:600]
+        for other in life.events[max(0, event.index - 12) : event.index + 6]
+        if other.weight not in ("quoted", "foreign")
+    ]
+    text = "\n".join([event.text[:4000], *frames, *context])
+    issues = known_issues.match(finding.cause, finding.subtype, text, life.version, life.platform, MAX_KNOWN)
+    if not issues and subtype is not None:
+        issues = known_issues.by_ref(subtype.known)[:MAX_KNOWN]
+    shown = [KnownIssue(each.ref, _span(each.since, each.until), each.fixed_in, each.why.pick(lang)) for each in issues]
+    names = {each.ref for each in shown}
+    extra = [KnownIssue(ref) for ref in (subtype.known if subtype else ()) if ref not in names]
+    return shown + extra[: max(0, MAX_KNOWN - len(shown))]
+
+
+def _span(since: str, until: str) -> str:
+    if since and until:
+        return f"{since} - {until}"
+    return f"{since}+" if since else (f"- {until}" if until else "")
 
 
 def _why(finding: Finding, subtype: Subtype | None) -> T:

@@ -8,6 +8,7 @@ import re
 from lifesign.causes import pages, registry
 from lifesign.causes.model import Cause, Subtype
 from lifesign.errors import UsageError
+from lifesign.remedies import known_issues
 from lifesign.remedies.model import Form, Remedy
 from lifesign.text import Lang, T
 
@@ -67,10 +68,20 @@ def subtype_page(cause: Cause, name: str, subtype: Subtype, lang: Lang) -> str:
     """One subtype: what it is, what to do, and where it was reported."""
     rows = [f"# {cause.slug} / {name}", "", f"**{plain(subtype.title, lang)}**", "", plain(subtype.why, lang), ""]
     rows += [f"## {_REMEDIES.pick(lang)}", "", *remedy_rows(subtype.remedies, lang), ""]
-    if subtype.known:
-        rows += [f"## {_KNOWN.pick(lang)}", "", ", ".join(subtype.known), ""]
+    rows += known_rows(cause.slug, name, subtype, lang)
     rows.append(f"`lifesign explain {cause.slug}`")
     return "\n".join(rows) + "\n"
+
+
+def known_rows(slug: str, name: str, subtype: Subtype, lang: Lang) -> list[str]:
+    """Public reports of a subtype: those with their facts first, then bare references."""
+    told = known_issues.about(slug, name)
+    rows = [
+        f"- {issue.ref}: {issue.why.pick(lang)}" + (f" ({issue.fixed_in})" if issue.fixed_in else "") for issue in told
+    ]
+    bare = [ref for ref in subtype.known if ref not in {issue.ref for issue in told}]
+    rows += [f"- {', '.join(bare)}"] if bare else []
+    return [f"## {_KNOWN.pick(lang)}", "", *rows, ""] if rows else []
 
 
 def cause_page(cause: Cause, lang: Lang) -> str:

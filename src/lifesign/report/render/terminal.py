@@ -172,12 +172,13 @@ def _rest(page: _Page, shown: View, lang: Lang) -> None:
     if shown.known:
         heading = HEADINGS["known"].pick(lang)
         indent = cell_len(heading) + 4
-        if all(not row.text and not row.note for row in shown.known):
-            page.block(heading, " · ".join(row.where for row in shown.known), indent)
-        else:
-            for row in shown.known:
-                page.block(heading, " · ".join(part for part in (row.where, row.text, row.note) if part), indent)
-                heading = ""
+        told = [row for row in shown.known if row.text or row.note]
+        bare = [row.where for row in shown.known if not row.text and not row.note]
+        for row in told:
+            page.block(heading, " · ".join(part for part in (row.where, row.text, row.note) if part), indent)
+            heading = ""
+        if bare:
+            page.block(heading, " · ".join(bare), indent)
     if shown.not_cause:
         if shown.known:
             page.blank()
