@@ -93,7 +93,7 @@ def _bus_error_of_shm(event: Event, life: Life) -> bool:
 
 
 def _locks_host_memory(event: Event, life: Life) -> bool:
-    """Whether `OS call failed` came from page-locked memory: by frame, or by the source line of the last frames."""
+    """Whether the log shows that page-locked memory was asked for: by frame, or by the source line of the last frames."""
     if event.exc is None:
         return True
     if event.exc.passes(*PIN_FRAMES):
@@ -121,6 +121,8 @@ def _refine(finding: Finding, life: Life) -> Finding | None:
             ),
         )
     if finding.subtype == "pinned-memory":
+        if not _locks_host_memory(event, life):
+            finding.certainty = "supported"
         return reading.cite(finding, "OS call failed", "cudaErrorOperatingSystem")
     return finding
 
@@ -386,7 +388,6 @@ SIGNATURES = (
     Signature(
         "pinned-memory",
         any=("OS call failed or operation not supported on this OS", "cudaErrorOperatingSystem"),
-        when=_locks_host_memory,
         kinds=("exception", "wrapper"),
     ),
     Signature(
