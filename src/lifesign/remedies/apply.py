@@ -82,8 +82,8 @@ def render(
     computed = remedy.value(life) if remedy.value is not None else None
     if remedy.value is not None and computed is None:
         return None
-    value = form.value.replace("{value}", computed.value) if form.value is not None and computed else form.value
-    if _is_set(form.knob, value, life):
+    value = _filled_value(form, computed.value if computed else filled.get("value"))
+    if (value is not None and "{value}" in value) or _is_set(form.knob, value, life):
         return None
     rendered = RenderedRemedy(
         slug=remedy.slug,
@@ -101,6 +101,10 @@ def render(
         source=remedy.source,
     )
     return _with_command(rendered, life, known)
+
+
+def _filled_value(form: Form, value: str | None) -> str | None:
+    return form.value.replace("{value}", value) if form.value is not None and value is not None else form.value
 
 
 def choose(remedy: Remedy, basis: Basis, catalog: Catalog) -> Form | None:

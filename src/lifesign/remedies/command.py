@@ -126,9 +126,8 @@ def _as_option(name: str, value: object, catalog: Catalog, release: str) -> tupl
             return None
         if value:
             return (spelling, [])
-        return (
-            ("--no-" + spelling[2:], []) if knob.type == "bool" and knob.has_default and knob.default is True else None
-        )
+        # A logged False that isn't the default was asked for.
+        return ("--no-" + spelling[2:], []) if knob.type == "bool" else None
     if isinstance(value, dict) or (knob.type == "json" and isinstance(value, list)):
         return _json_option(spelling, value)
     if isinstance(value, (list, tuple)):
