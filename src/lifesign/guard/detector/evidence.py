@@ -28,6 +28,7 @@ STACK_LOOKS_TOLD = 3
 DEMAND_SHARE = 0.3
 DEMAND_MIN = 0.3
 CPU_SEEN_S = 0.005
+YIELDS_MIN = 50
 PAGING_BYTES = 1 << 16
 PAGING_FAULTS = 4
 STARVED_SHARE = 0.5
@@ -88,7 +89,8 @@ class ProcessSignals:
     role: `engine` (EngineCore), `worker`, `compiler` (a child that compiles kernels), `server` (never evidence).
     state: the letter of /proc/PID/stat; empty if unknown. `frozen`: its control group is frozen; `traced`: a debugger.
     run_s, wait_s: processor time and run-queue wait, summed over threads. A window of 0 s means: not readable.
-    faults, switches: minor faults and voluntary switches of the busy threads alone, `cpu_s` their processor time.
+    faults, switches, preemptions: minor faults, voluntary and forced switches of the busy threads alone, `cpu_s` their
+        processor time. A loop that yields is switched away after some microseconds, again and again.
     busy_threads: threads that ran or wanted to, the fewest at any look of the window; 0 if not counted. Switches are
         movement only among several: an interpreter that spins hands its lock to a heartbeat and takes it back.
     stacks: different stacks seen in the window by `stack_looks` looks.
@@ -105,6 +107,7 @@ class ProcessSignals:
     faults: int = 0
     switches: int = 0
     busy_threads: int = 0
+    preemptions: int = 0
     major_faults: int = 0
     io_bytes: int = 0
     stacks: int = 0
@@ -138,8 +141,9 @@ def classify(signals: ProcessSignals, learned_demand: float = 0.0) -> Activity:
     if window_s <= 0.0:
         return Activity.UNSEEN
     demand = (signals.run_s + signals.wait_s) / window_s
-    # Against a learned number below one thread the absolute bound would call light work blocked.
-    bound = DEMAND_SHARE * learned_demand if learned_demand > 0.0 else DEMAND_MIN
+    # An engine of many threads has honest phases of one (sampling, parsing), so the learned number counts up to one
+    # thread only; below that it keeps light work from being called blocked.
+    bound = DEMAND_SHARE * min(1.0, learned_demand) if learned_demand > 0.0 else DEMAND_MIN
     if demand < bound or demand < 0.05:
         if signals.io_bytes >= PAGING_BYTES or signals.major_faults >= PAGING_FAULTS:
             return Activity.PAGING
@@ -152,6 +156,8 @@ def _at_work(signals: ProcessSignals) -> Activity:
     cpu_s = signals.cpu_s
     faulting = signals.faults > FAULTS_PER_CPU_S * cpu_s
     if signals.stacks < STACKS_MOVING:
+        if not faulting and signals.preemptions > max(YIELDS_MIN, NAPS_PER_CPU_S * cpu_s):
+            return Activity.SPINNING
         if cpu_s < CPU_SEEN_S:
             return Activity.NO_PROCESSOR
         if not faulting and signals.switches > NAPS_PER_CPU_S * cpu_s:

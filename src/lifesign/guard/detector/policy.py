@@ -118,14 +118,17 @@ class StepCost:
         self._a, self._b, self._c = start.base_s, start.per_token_s, start.per_sequence_s
         # A cost that was pushed to zero must be able to come back: doubt never shrinks below a share of the prior.
         self._a_min, self._b_min, self._c_min = self._a * 0.02, self._b * 0.02, self._c * 0.02
-        # Covariance of the three costs: the prior may be wrong by one and a half times itself.
-        self._caa = (1.5 * self._a) ** 2 + 1e-12
-        self._cbb = (1.5 * self._b) ** 2 + 1e-18
-        self._ccc = (1.5 * self._c) ** 2 + 1e-16
-        self._cab = self._cac = self._cbc = 0.0
+        self._doubt()
         self._log_ratio = math.log(RATIO_START)
         self._outliers = 0
         self.steps = 0
+
+    def _doubt(self) -> None:
+        """Begin to learn anew: each cost may be wrong by one and a half times itself, independently of the others."""
+        self._caa = (1.5 * _above(self._a, self._a_min)) ** 2 + 1e-12
+        self._cbb = (1.5 * _above(self._b, self._b_min)) ** 2 + 1e-18
+        self._ccc = (1.5 * _above(self._c, self._c_min)) ** 2 + 1e-16
+        self._cab = self._cac = self._cbc = 0.0
 
     @property
     def ratio(self) -> float:
@@ -164,6 +167,7 @@ class StepCost:
             self._outliers += 1
             if self._outliers <= OUTLIERS_BELIEVED:
                 return
+            self._doubt()
         else:
             self._outliers = 0
         self._update(size, seconds, predicted_s)

@@ -147,3 +147,20 @@ def mermaid() -> str:
         asks = ", ".join(action.value for action in ON_ENTRY[state]) or "nothing"
         lines.append(f"    note right of {state.value} : {VIEW[state]}; entry asks for: {asks}")
     return "\n".join(lines) + "\n"
+
+
+def redraw(text: str) -> str:
+    """`text` with the content of its first Mermaid block replaced by the diagram."""
+    head, mark, rest = text.partition("```mermaid\n")
+    if not mark:
+        return text
+    return head + mark + mermaid() + "```" + rest.partition("```")[2]
+
+
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    for name in sys.argv[1:]:
+        page = Path(name)
+        page.write_text(redraw(page.read_text(encoding="utf-8")), encoding="utf-8")
