@@ -8,12 +8,9 @@ NCCL has no variable for a socket time-out.
 from __future__ import annotations
 
 from lifesign.facts.model import Life
+from lifesign.remedies.library import comm
 from lifesign.remedies.model import Form, Remedy
 from lifesign.text import T
-
-
-def _custom_all_reduce_is_off(life: Life) -> bool:
-    return str(life.config.get("disable_custom_all_reduce", "")).lower() == "true"
 
 
 def _one_rank(life: Life) -> bool:
@@ -31,29 +28,8 @@ ALL_REDUCE_TEST = Remedy(
     command="NCCL_DEBUG=INFO torchrun --nproc-per-node=2 --no-python python -c \"import os,torch,torch.distributed as d; torch.cuda.set_device(int(os.environ['LOCAL_RANK'])); d.init_process_group('nccl'); x=torch.ones(1).cuda(); d.all_reduce(x); print(x.item()); d.destroy_process_group()\"",
     source="vLLM documentation, troubleshooting: incorrect hardware/driver",
 )
-NCCL_DEBUG = Remedy(
-    slug="nccl-debug",
-    kind="env",
-    title=T("make NCCL say what failed", "让 NCCL 说出失败的原因"),
-    why=T(
-        "The exception only has a return code. With NCCL_DEBUG=INFO the `NCCL WARN` line above it names the call, the interface and the peer.",
-        "异常里只有返回码。设置 NCCL_DEBUG=INFO 后，上方的 `NCCL WARN` 行会写出失败的调用、网卡和对端。",
-    ),
-    forms=(Form("NCCL_DEBUG", "INFO"),),
-    cost=T("a long log", "日志变长"),
-    source="NCCL documentation, environment variables",
-)
-SOCKET_IFNAME = Remedy(
-    slug="nccl-socket-ifname",
-    kind="env",
-    title=T("name the network interface that reaches the other nodes", "指定能到达其他节点的网卡"),
-    why=T(
-        "NCCL and gloo take the first interface they find, which may be docker0 or another one without a route to the peers. `ip -br addr` lists them; set the same on every node, also GLOO_SOCKET_IFNAME.",
-        "NCCL 和 gloo 会选找到的第一块网卡，可能是 docker0 或到不了对端的网卡。用 `ip -br addr` 查看；各节点都要设置，GLOO_SOCKET_IFNAME 也一样。",
-    ),
-    forms=(Form("NCCL_SOCKET_IFNAME", "eth0"),),
-    source="NCCL documentation, environment variables",
-)
+NCCL_DEBUG = comm.NCCL_DEBUG_INFO
+SOCKET_IFNAME = comm.NCCL_IFNAME
 GLOO_IFNAME = Remedy(
     slug="gloo-socket-ifname",
     kind="env",
@@ -66,28 +42,10 @@ GLOO_IFNAME = Remedy(
     unless=_one_rank,
     source="PyTorch documentation, torch.distributed: choosing the network interface",
 )
-IB_HCA = Remedy(
-    slug="nccl-ib-hca",
-    kind="env",
-    title=T("choose the RDMA cards, or switch RDMA off to compare", "指定 RDMA 网卡，或关掉 RDMA 对比"),
-    why=T(
-        "A card that is down or has no route makes initialisation fail. `ibv_devinfo` lists the cards; NCCL_IB_DISABLE=1 falls back to TCP and proves whether RDMA is to blame.",
-        "没起来或没有路由的网卡会让初始化失败。`ibv_devinfo` 可列出网卡；NCCL_IB_DISABLE=1 会退回 TCP，可以证明是不是 RDMA 的问题。",
-    ),
-    forms=(Form("NCCL_IB_HCA", "mlx5_0"),),
-    source="NCCL documentation, environment variables",
-)
-HOST_IP = Remedy(
-    slug="vllm-host-ip",
-    kind="env",
-    title=T("tell each node its own address", "告诉每个节点自己的地址"),
-    why=T(
-        "vLLM guesses the node's address; with several interfaces it may guess one that the others can't reach. Set another value on each node.",
-        "vLLM 会猜本机地址；有多块网卡时可能猜到别人到不了的那个。每个节点要设成各自的地址。",
-    ),
-    forms=(Form("VLLM_HOST_IP", "NODE_IP"),),
-    source="vLLM environment variables: VLLM_HOST_IP (all of 0.8.5 to 0.33.0)",
-)
+IB_HCA = comm.NCCL_HCA
+IB_OFF = comm.NCCL_IB_OFF
+FLIGHT_RECORDER = comm.FLIGHT_RECORDER
+HOST_IP = comm.HOST_IP
 HOSTNAME = Remedy(
     slug="hostname-resolves",
     kind="check",
@@ -115,41 +73,9 @@ SHM_CHECK = Remedy(
     ),
     command="df -h /dev/shm; ulimit -l",
 )
-P2P_OFF = Remedy(
-    slug="nccl-p2p-off",
-    kind="env",
-    title=T("switch peer-to-peer copies off to compare", "关掉 P2P 拷贝做对比"),
-    why=T(
-        "If it works then, direct copies between the GPUs are broken (IOMMU, PCIe ACS, virtualisation). Use --disable-custom-all-reduce with it: that kernel needs the same path.",
-        "如果这样能跑，就是 GPU 之间的直接拷贝有问题（IOMMU、PCIe ACS、虚拟化）。要同时加 --disable-custom-all-reduce，那个内核走同一条路。",
-    ),
-    forms=(Form("NCCL_P2P_DISABLE", "1"),),
-    cost=T("slower collectives", "集合通信变慢"),
-    unless=_one_rank,
-    source="NCCL documentation, troubleshooting: GPU direct",
-)
-ACS = Remedy(
-    slug="pcie-acs-off",
-    kind="check",
-    title=T("check IOMMU and PCIe ACS", "检查 IOMMU 和 PCIe ACS"),
-    why=T(
-        "With ACS on, peer-to-peer copies go through the root complex and can hang. Disable ACS (BIOS, or setpci) and start the kernel with iommu=pt; on AMD hosts amd_iommu=off.",
-        "ACS 打开时，P2P 拷贝要绕过根复合体，可能卡死。请在 BIOS 里或用 setpci 关闭 ACS（disable ACS），内核参数加 iommu=pt；AMD 主机用 amd_iommu=off。",
-    ),
-    command="sudo lspci -vvv | grep -i acsctl | grep -c SrcValid+; cat /proc/cmdline; nvidia-smi topo -m",
-    source="NCCL documentation, troubleshooting: PCI access control services (ACS)",
-)
-CUMEM_OFF = Remedy(
-    slug="nccl-cumem-off",
-    kind="env",
-    title=T("turn NCCL's cuMem allocations off to compare", "关掉 NCCL 的 cuMem 分配做对比"),
-    why=T(
-        "NCCL asks the driver for memory through the cuMem interface, which some containers and GPU-sharing shims don't support. vLLM up to 0.9 turned it off by itself, later releases leave it on.",
-        "NCCL 通过 cuMem 接口申请内存，有些容器和 GPU 共享垫片不支持。vLLM 0.9 及以前会自动关掉，之后的版本不再干预。",
-    ),
-    forms=(Form("NCCL_CUMEM_ENABLE", "0"),),
-    source="NCCL documentation; vLLM source 0.8.5 to 0.10.1.1",
-)
+P2P_OFF = comm.NCCL_P2P_OFF
+ACS = comm.IOMMU_ACS_OFF
+CUMEM_OFF = comm.NCCL_CUMEM_OFF
 DRIVER_FOR_PTX = Remedy(
     slug="driver-for-toolkit",
     kind="check",
@@ -181,42 +107,9 @@ NCCL_VERSIONS = Remedy(
     ),
     command='pip list | grep -i nccl; echo "$LD_LIBRARY_PATH $VLLM_NCCL_SO_PATH"; ldconfig -p | grep nccl',
 )
-ONE_GPU_PER_RANK = Remedy(
-    slug="one-gpu-per-rank",
-    kind="check",
-    title=T("give each rank its own GPU", "让每个 rank 独占一块 GPU"),
-    why=T(
-        "Look at which device each rank takes: with data parallelism the ranks need data_parallel_size x tensor_parallel_size GPUs, and CUDA_VISIBLE_DEVICES must list them all.",
-        "看每个 rank 用的是哪块卡：数据并行需要 data_parallel_size × tensor_parallel_size 块 GPU，CUDA_VISIBLE_DEVICES 要把它们都列出来。",
-    ),
-    command='echo "$CUDA_VISIBLE_DEVICES"; nvidia-smi --query-compute-apps=pid,gpu_bus_id,used_memory --format=csv',
-)
-NO_EXPANDABLE_SEGMENTS = Remedy(
-    slug="no-expandable-segments",
-    kind="command",
-    title=T(
-        "remove expandable_segments:True from the allocator settings", "去掉分配器设置里的 expandable_segments:True"
-    ),
-    why=T(
-        "With expandable segments PyTorch's memory can't be opened by the other ranks, and the custom all-reduce kernel aborts. The hint that PyTorch prints with every OOM is what puts the setting there.",
-        "开启 expandable segments 后，其他 rank 打不开 PyTorch 的显存，自定义 all-reduce 内核就会中止。很多人是照着 PyTorch 每次 OOM 打印的提示加上的。",
-    ),
-    command="unset PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF",
-    source="vllm#42609, vllm#49101, vllm#56180; fixed by vllm#56193",
-)
-NO_CUSTOM_ALL_REDUCE = Remedy(
-    slug="no-custom-all-reduce",
-    kind="flag",
-    title=T("let NCCL do the all-reduce instead of vLLM's own kernel", "不用 vLLM 自带的内核，让 NCCL 做 all-reduce"),
-    why=T(
-        "It takes the kernel that aborted out of the path, whatever the reason was.",
-        "无论原因是什么，都绕开了中止的那个内核。",
-    ),
-    forms=(Form("--disable-custom-all-reduce"),),
-    cost=T("a little slower decoding with tensor parallelism", "张量并行时解码略慢"),
-    unless=_custom_all_reduce_is_off,
-    source="vLLM engine arguments (all of 0.8.5 to 0.33.0)",
-)
+ONE_GPU_PER_RANK = comm.ONE_RANK_PER_DEVICE
+NO_EXPANDABLE_SEGMENTS = comm.DROP_EXPANDABLE_SEGMENTS
+NO_CUSTOM_ALL_REDUCE = comm.DISABLE_CUSTOM_ALL_REDUCE
 UPGRADE_CUSTOM_AR = Remedy(
     slug="upgrade-custom-all-reduce",
     kind="upgrade",
@@ -226,31 +119,8 @@ UPGRADE_CUSTOM_AR = Remedy(
     why=T("PR #56193 makes both work together.", "PR #56193 让两者可以共存。"),
     source="vllm#56193",
 )
-RANK_BEHIND = Remedy(
-    slug="find-the-rank-behind",
-    kind="collect",
-    title=T("find the rank that did not arrive", "找出没有到场的 rank"),
-    why=T(
-        "Take the stacks of all workers while they hang: one stands elsewhere than the others.",
-        "趁卡住时抓所有 worker 的栈：有一个和其他的停在不同的地方。",
-    ),
-    command="for p in $(pgrep -f 'VLLM::Worker'); do py-spy dump --pid $p; done",
-)
-LONGER_COLLECTIVE = Remedy(
-    slug="longer-collective-timeout",
-    kind="flag",
-    title=T(
-        "only if the ranks were really still busy: a longer limit for collectives",
-        "只有 rank 确实还在忙时：放宽集合通信的时限",
-    ),
-    why=T(
-        "The default is PyTorch's 600 s. A rank that is stuck stays stuck.",
-        "默认是 PyTorch 的 600 秒。真卡住的 rank 等多久都没用。",
-    ),
-    forms=(Form("--distributed-timeout-seconds", "1800", since="0.18.0"),),
-    cost=T("a real hang is noticed later", "真的卡死时会更晚才发现"),
-    source="vLLM parallel configuration, 0.18.0 and later",
-)
+RANK_BEHIND = comm.FIND_SLOW_RANK
+LONGER_COLLECTIVE = comm.DISTRIBUTED_TIMEOUT
 OTHER_RANKS = Remedy(
     slug="read-the-other-ranks",
     kind="collect",
@@ -278,16 +148,7 @@ NEWER_NCCL = Remedy(
     ),
     command="pip install -U nvidia-nccl-cu12",
 )
-PRELOAD = Remedy(
-    slug="no-gpu-sharing-shim",
-    kind="check",
-    title=T("look for a GPU-sharing shim (vGPU) in LD_PRELOAD", "看 LD_PRELOAD 里有没有 GPU 共享垫片（vGPU）"),
-    why=T(
-        "Libraries such as libvgpu.so intercept CUDA memory calls and don't know the newer ones that NCCL uses.",
-        "libvgpu.so 之类的库会拦截 CUDA 内存调用，不认识 NCCL 用的新接口。",
-    ),
-    command='echo "$LD_PRELOAD"; cat /etc/ld.so.preload',
-)
+PRELOAD = comm.GPU_SHIM_OFF
 CORE_DUMP = Remedy(
     slug="core-dump",
     kind="collect",
@@ -306,17 +167,7 @@ SAME_CONFIG = Remedy(
     ),
     command="vllm --version",
 )
-HCCN_CHECK = Remedy(
-    slug="hccn-check",
-    kind="check",
-    title=T("check the device network of every NPU", "检查每个 NPU 的设备网络"),
-    why=T(
-        "hccn_tool shows whether each device has an IP, its link is up, and it reaches its peer.",
-        "hccn_tool 能看出每个设备有没有 IP、链路是否正常、能否到达对端。",
-    ),
-    command="for i in 0 1 2 3 4 5 6 7; do hccn_tool -i $i -ip -g; hccn_tool -i $i -link -g; hccn_tool -i $i -net_health -g; done",
-    source="Ascend documentation: hccn_tool",
-)
+HCCN_CHECK = comm.HCCL_NETWORK_CHECK
 HCCL_IFNAME = Remedy(
     slug="hccl-interface",
     kind="env",
@@ -328,27 +179,8 @@ HCCL_IFNAME = Remedy(
     forms=(Form("HCCL_SOCKET_IFNAME", "eth0"),),
     source="Ascend documentation: HCCL environment variables",
 )
-HCCL_CONNECT_TIMEOUT = Remedy(
-    slug="hccl-connect-timeout",
-    kind="env",
-    title=T("give slow ranks longer to connect", "给启动慢的 rank 更长的建连时间"),
-    why=T(
-        "The default is 120 s, counted from the first rank; loading weights at different speeds is enough to pass it.",
-        "默认 120 秒，从第一个 rank 开始算；各 rank 加载权重快慢不一就可能超时。",
-    ),
-    forms=(Form("HCCL_CONNECT_TIMEOUT", "600"),),
-    source="Ascend documentation: HCCL environment variables",
-)
-HCCL_EXEC_TIMEOUT = Remedy(
-    slug="hccl-exec-timeout",
-    kind="env",
-    title=T(
-        "only for ranks that are slow, not dead: HCCL's operation limit", "仅当 rank 只是慢而没有死：HCCL 的操作时限"
-    ),
-    why=T("The default is 1836 s.", "默认 1836 秒。"),
-    forms=(Form("HCCL_EXEC_TIMEOUT", "3000"),),
-    source="Ascend documentation: HCCL environment variables",
-)
+HCCL_CONNECT_TIMEOUT = comm.HCCL_CONNECT
+HCCL_EXEC_TIMEOUT = comm.HCCL_EXEC_TIMEOUT
 STEP_TIMEOUT_NPU = Remedy(
     slug="npu-step-timeout",
     kind="env",
@@ -380,18 +212,7 @@ XPU_ONE_CARD = Remedy(
     forms=(Form("--tensor-parallel-size", "1"),),
     cost=T("the model must fit on one card", "模型要放得进单卡"),
 )
-XPU_IMAGE = Remedy(
-    slug="xpu-older-image",
-    kind="upgrade",
-    title=T(
-        "another image or driver: reports name intel vLLM 1.3 as working where 1.4 fails",
-        "换镜像或驱动：有报告称 intel vLLM 镜像 1.3 正常而 1.4 失败",
-    ),
-    why=T(
-        "oneCCL, the level-zero runtime and the kernel driver must fit together; downgrade to the last image that worked.",
-        "oneCCL、level-zero 运行时和内核驱动要互相匹配；先退回上一个能用的镜像。",
-    ),
-)
+XPU_IMAGE = comm.OLDER_ONECCL
 CCL_VARIABLES = Remedy(
     slug="ccl-transport",
     kind="env",
@@ -432,14 +253,7 @@ IMEX = Remedy(
     ),
     command="nvidia-smi -q | grep -A3 -i fabric; ls -l /dev/nvidia-caps-imex-channels",
 )
-NO_SYMM_MEM = Remedy(
-    slug="no-symmetric-memory",
-    kind="env",
-    title=T("turn symmetric-memory all-reduce off", "关掉对称内存 all-reduce"),
-    why=T("It exists from 0.10.2 and is on by default from 0.11.0.", "0.10.2 引入，0.11.0 起默认开启。"),
-    forms=(Form("VLLM_ALLREDUCE_USE_SYMM_MEM", "0", since="0.10.2"),),
-    source="vLLM environment variables",
-)
+NO_SYMM_MEM = comm.NO_SYMM_MEM
 OTHER_ALL2ALL = Remedy(
     slug="other-all2all",
     kind="flag",

@@ -5,19 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lifesign.causes import _reading as reading
+from lifesign.remedies.library import host, loading
 from lifesign.remedies.model import Form, Remedy
 from lifesign.text import T
 
-LINT = Remedy(
-    slug="lint-command",
-    kind="check",
-    title=T("check the whole command line against this release", "对照这个版本检查整条命令行"),
-    why=T(
-        "It names flags and variables that this release doesn't have, with the right name.",
-        "会列出这个版本没有的参数和变量，并给出正确名称。",
-    ),
-    command="lifesign lint -- vllm serve MODEL ...",
-)
+LINT = loading.FIX_FLAG
 FLAG_HELP = Remedy(
     slug="flag-help",
     kind="check",
@@ -43,16 +35,7 @@ READ_MESSAGE = Remedy(
     title=T("change or remove the setting that the message names", "修改或去掉报错里提到的设置"),
     why=T("The sentence in the proof line says what is allowed.", "证据行的那句话说明了允许的取值。"),
 )
-SHORTER = Remedy(
-    slug="model-length",
-    kind="flag",
-    title=T("ask for a length that the model supports", "把长度设为模型支持的值"),
-    why=T(
-        "Or leave --max-model-len out: vLLM then takes the model's own limit.",
-        "也可以不写 --max-model-len，vLLM 会采用模型自己的上限。",
-    ),
-    forms=(Form("--max-model-len", "{value}"),),
-)
+SHORTER = loading.SHORTER_DERIVED_CONTEXT
 ROPE = Remedy(
     slug="rope-scaling",
     kind="check",
@@ -153,28 +136,8 @@ PIPELINE = Remedy(
     why=T("It splits by layers, not by heads.", "它按层切分，不按头切分。"),
     forms=(Form("--pipeline-parallel-size", "3"),),
 )
-VISIBLE_DEVICES = Remedy(
-    slug="visible-devices",
-    kind="check",
-    title=T("compare the device numbers with CUDA_VISIBLE_DEVICES", "核对设备编号与 CUDA_VISIBLE_DEVICES"),
-    why=T(
-        "Inside the process devices are numbered from 0 again. Set the variable once, before everything, in the same way for all ranks; under ray leave it to ray.",
-        "进程内部的编号从 0 重新开始。该变量要在最前面统一设置一次；使用 ray 时交给 ray 设置。",
-    ),
-    command='echo "[$CUDA_VISIBLE_DEVICES] [$HIP_VISIBLE_DEVICES]"; nvidia-smi -L',
-)
-MAX_LORA_RANK = Remedy(
-    slug="max-lora-rank",
-    kind="check",
-    title=T(
-        "start with a larger --max-lora-rank (the adapter's `r`)", "启动时加大 --max-lora-rank（等于适配器的 `r`）"
-    ),
-    why=T(
-        "Allowed are 8, 16, 32, 64, 128, 256, 320 and 512 in most releases.",
-        "多数版本允许 8、16、32、64、128、256、320、512。",
-    ),
-    command="grep '\"r\"' /PATH/TO/ADAPTER/adapter_config.json",
-)
+VISIBLE_DEVICES = host.VISIBLE_DEVICES
+MAX_LORA_RANK = loading.HIGHER_LORA_RANK
 MAMBA = Remedy(
     slug="mamba-prefix-caching",
     kind="flag",
@@ -182,19 +145,7 @@ MAMBA = Remedy(
     why=T("Without prefix caching there is nothing to size.", "没有前缀缓存时这个参数没有意义。"),
     forms=(Form("--enable-prefix-caching"),),
 )
-FAULT_TOLERANCE = Remedy(
-    slug="fault-tolerance",
-    kind="check",
-    title=T(
-        "drop --enable-fault-tolerance, or add --data-parallel-external-lb / --data-parallel-rank",
-        "去掉 --enable-fault-tolerance，或加上 --data-parallel-external-lb / --data-parallel-rank",
-    ),
-    why=T(
-        "vLLM's own fault tolerance restarts nothing; it needs data parallelism above 1 behind an external load balancer, with one API server process.",
-        "vLLM 自带的容错不会重启任何东西；它要求外部负载均衡、数据并行大于 1，且只有一个 API server 进程。",
-    ),
-    source="vLLM 0.27 to 0.33 source; measured with 0.32",
-)
+FAULT_TOLERANCE = loading.FT_FLAGS
 SPECULATIVE = Remedy(
     slug="speculative-settings",
     kind="check",

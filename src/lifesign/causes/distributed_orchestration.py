@@ -9,20 +9,11 @@ from __future__ import annotations
 from lifesign.causes import _reading as reading
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life
-from lifesign.remedies.model import Form, Remedy
+from lifesign.remedies.library import comm, loading
+from lifesign.remedies.model import Remedy
 from lifesign.text import T
 
-RAY_STATUS = Remedy(
-    slug="ray-status",
-    kind="check",
-    title=T("look at what the ray cluster really has", "看 ray 集群实际有哪些资源"),
-    why=T(
-        "Every node must have joined with its GPUs (`ray start --num-gpus`), and no other job may hold them.",
-        "每个节点都要带着 GPU 加入（`ray start --num-gpus`），并且没有被其他作业占用。",
-    ),
-    command="ray status; ray list nodes",
-    source="vLLM error text",
-)
+RAY_STATUS = loading.RAY_PLACEMENT
 SIZES_TO_CLUSTER = Remedy(
     slug="sizes-to-cluster",
     kind="check",
@@ -46,17 +37,7 @@ DRIVER_HAS_GPU = Remedy(
         "vLLM 的 driver 占用第一个 bundle；没有 GPU 的头节点放不下。",
     ),
 )
-UNIQUE_IPS = Remedy(
-    slug="unique-node-ip",
-    kind="env",
-    title=T("give every node an address of its own", "每个节点使用各自的地址"),
-    why=T(
-        "VLLM_HOST_IP must be set per node, not to one value in an image or a shared script.",
-        "VLLM_HOST_IP 要按节点分别设置，不能在镜像或公共脚本里写成同一个值。",
-    ),
-    forms=(Form("VLLM_HOST_IP", "NODE_IP"),),
-    source="vLLM error text: Every node should have a unique IP address",
-)
+UNIQUE_IPS = comm.HOST_IP
 LONGER_PLACEMENT = Remedy(
     slug="placement-queue",
     kind="check",

@@ -12,6 +12,7 @@ from lifesign.causes import _reading as reading
 from lifesign.causes._quant import LOAD_FRAMES, QUANT_NAMES, QUANT_SUFFIX, is_quantised, quantised_layer
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life, Phase
+from lifesign.remedies.library import loading
 from lifesign.remedies.model import Form, Remedy
 from lifesign.text import T
 
@@ -44,24 +45,8 @@ EXPERT_PARALLEL = Remedy(
     why=T("With expert parallelism no expert's weights are cut.", "专家并行时不会切开单个专家的权重。"),
     forms=(Form("--enable-expert-parallel"),),
 )
-OTHER_KERNEL = Remedy(
-    slug="other-quant-kernel",
-    kind="flag",
-    title=T("try the kernel without Marlin's tile rules", "试用没有 Marlin 分块限制的内核"),
-    why=T("The plain gptq/awq kernels accept smaller shards.", "普通的 gptq/awq 内核能接受更小的分片。"),
-    forms=(Form("--quantization", "gptq"),),
-    cost=T("slower than Marlin", "比 Marlin 慢"),
-    source="vLLM error text: or running with --quantization gptq",
-)
-REQUANTISE = Remedy(
-    slug="re-quantize",
-    kind="check",
-    title=T("or use a checkpoint that was quantized in another way", "或者换一个用其他方式量化的检查点"),
-    why=T(
-        "A smaller group size, channel-wise scales, or FP8 of the same model avoid the conflict; re-quantize it if none is published.",
-        "更小的 group size、按通道的 scale，或同一模型的 FP8 版本可以避开冲突；没有现成的就重新量化。",
-    ),
-)
+OTHER_KERNEL = loading.PLAIN_GPTQ
+REQUANTISE = loading.OTHER_QUANTISATION
 QUANT_CONFIG = Remedy(
     slug="quantization-config",
     kind="check",
@@ -85,27 +70,8 @@ NEWER_FOR_CHECKPOINT = Remedy(
     ),
     command="pip install -U vllm compressed-tensors",
 )
-DOWNLOAD_AGAIN = Remedy(
-    slug="download-checkpoint-again",
-    kind="command",
-    title=T("re-download the checkpoint if files may be mixed or missing", "文件可能混杂或缺失时，重新下载检查点"),
-    why=T(
-        "config.json of one revision and weights of another give the same error.",
-        "config.json 与权重来自不同版本也会报同样的错。",
-    ),
-    command="hf download ORG/MODEL --local-dir /models/NAME --force-download",
-)
-FORMAT_FOR_GPU = Remedy(
-    slug="format-for-this-gpu",
-    kind="check",
-    title=T("take a quantization this GPU generation can run", "换成这代 GPU 能运行的量化格式"),
-    why=T(
-        "Turing (sm75) runs AWQ and GPTQ, INT8 W8A8 needs Ampere or newer in many releases, FP8 needs Ada/Hopper (Ampere runs it weight-only), FP4 needs Blackwell.",
-        "Turing（sm75）可用 AWQ、GPTQ；很多版本里 INT8 W8A8 需要 Ampere 及以上；FP8 需要 Ada/Hopper（Ampere 仅权重量化）；FP4 需要 Blackwell。",
-    ),
-    command="nvidia-smi --query-gpu=name,compute_cap --format=csv",
-    source="vLLM documentation: supported hardware for quantization kernels",
-)
+DOWNLOAD_AGAIN = loading.REDOWNLOAD
+FORMAT_FOR_GPU = loading.NEWER_GPU_OR_QUANT
 HALF_PRECISION = Remedy(
     slug="unquantised",
     kind="check",
@@ -130,13 +96,7 @@ FP8_INSTEAD = Remedy(
         "有报告称 GPTQ-Int4 在某些批大小会崩，而同一模型的 FP8 正常。",
     ),
 )
-GPTQ_MARLIN = Remedy(
-    slug="gptq-marlin",
-    kind="flag",
-    title=T("force the Marlin kernel for GPTQ", "强制 GPTQ 使用 Marlin 内核"),
-    why=T("It takes another code path than the plain GPTQ kernel.", "它走的代码路径与普通 GPTQ 内核不同。"),
-    forms=(Form("--quantization", "gptq_marlin"),),
-)
+GPTQ_MARLIN = loading.GPTQ_MARLIN
 NO_DEEP_GEMM = Remedy(
     slug="no-deep-gemm",
     kind="env",
