@@ -22,6 +22,10 @@ _SEE = T("What you see", "看到什么")
 _IS = T("What it is", "是什么")
 _FIX = T("First fix", "先做什么")
 _TREE = T("Ask from the top", "从上往下问")
+_NEXT = T(
+    "No: ask the next one. None of them: capture again with VLLM_LOGGING_LEVEL=DEBUG.",
+    "答“否”就问下一个；都不是，就设置 VLLM_LOGGING_LEVEL=DEBUG 再抓一次日志。",
+)
 _COMMANDS_TITLE = T("Four commands", "四条命令")
 COMMANDS: tuple[tuple[T, str], ...] = (
     (T("keep the whole log", "保存完整日志"), "vllm serve MODEL ... 2>&1 | tee vllm_full.log"),
@@ -81,18 +85,19 @@ def _markdown(lang: Lang) -> str:
     for number, (depth, question) in enumerate(flat(), 1):
         arrow = f" → **{question.cause}**" if question.cause else ""
         lines.append(f"{'   ' * depth}{number}. {question.ask.pick(lang)}{arrow}")
+    lines += ["", _NEXT.pick(lang)]
     return "\n".join(lines) + "\n"
 
 
 _STYLE = """
 @page{size:A4 portrait;margin:7mm}
 *{box-sizing:border-box}
-body{font:7.6pt/1.22 Arial,"Noto Sans CJK SC","PingFang SC","Microsoft YaHei",sans-serif;color:#000;background:#fff;margin:0;max-width:196mm}
+body{font:8.0pt/1.24 Arial,"Noto Sans CJK SC","PingFang SC","Microsoft YaHei",sans-serif;color:#000;background:#fff;margin:0;max-width:196mm}
 h1{font-size:13pt;margin:0 0 1mm}p{margin:0 0 1.5mm}h2{font-size:8.6pt;margin:0 0 1mm;border-bottom:.4pt solid #000}
-.cols{display:grid;grid-template-columns:74mm 1fr;gap:4mm}
+.cols{display:grid;grid-template-columns:68mm 1fr;gap:4mm}
 ol{margin:0;padding:0;list-style:none}li{margin:0 0 .55mm;padding-left:5mm;text-indent:-5mm}li.in{padding-left:9mm}
-table{border-collapse:collapse;width:100%}td,th{border:.3pt solid #777;padding:.5mm 1mm;vertical-align:top;text-align:left}
-code{font:6.9pt/1.2 Consolas,Menlo,monospace;overflow-wrap:anywhere}.foot{margin-top:2mm}.foot code{display:block;background:#eee;padding:.6mm 1mm;margin-bottom:.8mm}
+table{border-collapse:collapse;width:100%;table-layout:fixed}th:nth-child(1){width:33%}th:nth-child(2){width:34%}td,th{border:.3pt solid #777;padding:.5mm 1mm;vertical-align:top;text-align:left;overflow-wrap:anywhere}
+code{font:7.0pt/1.2 Consolas,Menlo,monospace;overflow-wrap:anywhere}.foot{margin-top:2mm}.foot code{background:#eee;padding:.3mm 1mm}.foot div{margin-bottom:.8mm}
 """
 
 
@@ -106,11 +111,12 @@ def _html(lang: Lang) -> str:
         + "</li>"
         for number, (depth, question) in enumerate(flat(), 1)
     )
+    tree += f"<li>{h(_NEXT.pick(lang))}</li>"
     table = "".join(
         f"<tr><td><code>{h(seen)}</code></td><td><b>{h(slug)}</b><br>{h(title)}</td><td>{h(fix)}</td></tr>"
         for slug, seen, title, fix in rows(lang)
     )
-    foot = "".join(f"<div>{h(name.pick(lang))}<code>{h(command)}</code></div>" for name, command in COMMANDS)
+    foot = "".join(f"<div>{h(name.pick(lang))}: <code>{h(command)}</code></div>" for name, command in COMMANDS)
     return f"""<!doctype html>
 <html lang="{"zh-CN" if lang == "zh" else "en"}"><head><meta charset="utf-8"><title>{h(TITLE.pick(lang))}</title><style>{_STYLE}</style></head>
 <body><h1>{h(TITLE.pick(lang))}</h1><p><b>{h(RULE.pick(lang))}</b></p>
