@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -72,3 +73,19 @@ def test_mission_order_of_the_first_seven() -> None:
     fixes = {row[0]: row[3] for row in rows("en")}
     assert "--max-num-seqs" in fixes["device-oom"]
     assert "HF_ENDPOINT" in fixes["model-load"]
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="printing needs chromium")
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_card_prints_on_one_a4_page(lang: str, tmp_path: Path) -> None:
+    page, pdf = tmp_path / "card.html", tmp_path / "card.pdf"
+    page.write_text(render_cheatsheet("html", lang), encoding="utf-8")  # type: ignore[arg-type]
+    subprocess.run(
+        ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run",
+         f"--user-data-dir={tmp_path / 'profile'}", f"--print-to-pdf={pdf}", "--no-pdf-header-footer", page.as_uri()],
+        capture_output=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (
+        pdf.read_bytes().count(b"/Type /Page\n") == 1
+        or pdf.read_bytes().count(b"/Type /Page ") + pdf.read_bytes().count(b"/Type /Page/") == 1
+    )
