@@ -35,6 +35,8 @@ DATA_PARALLEL_FRAMES = (
     ":num_tokens_across_dp",
     ":sync_kv_cache_memory_size",
     "dp_utils.py",
+    ":_sync_metadata_across_dp",
+    ":_synchronize_dp_ranks",
 )
 """Where data-parallel ranks wait for each other in every step."""
 
@@ -290,6 +292,7 @@ SIGNATURES = (
             "trtllm_mnnvl",
             ":create_allreduce_fusion_workspace",
             "trtllm_allreduce",
+            "allreduce_rms_fusion.py",
         ),
         none=("out of memory", *DEVICE_FAULT, "ninja", "nvcc"),
         kinds=("exception",),

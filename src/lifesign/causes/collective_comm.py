@@ -50,8 +50,9 @@ def _refine(finding: Finding, life: Life) -> Finding | None:
         return _refine_warning(finding, life) if "NCCL WARN" in event.text else _refine_nccl(finding, life)
     if finding.subtype == "hccl-init":
         return _refine_hccl(finding)
-    if finding.subtype == "gloo-peer-lost" and "Timed out waiting" in event.text and event.exc is not None:
-        if event.exc.passes(*signs.DATA_PARALLEL_FRAMES):
+    if finding.subtype == "gloo-peer-lost" and event.exc is not None and event.exc.passes(*signs.DATA_PARALLEL_FRAMES):
+        # A rank that left in good order closes its sockets; one that is late or stuck resets them or lets them time out.
+        if event.has("Timed out waiting", "reset by peer"):
             finding.subtype = "gloo-dp-desync"
         return finding
     if finding.subtype == "nccl-segfault":

@@ -19,12 +19,7 @@ from lifesign.text import T
 def _refine(finding: Finding, life: Life) -> Finding | None:
     event = finding.event
     text = event.text
-    if (
-        finding.subtype == "weights-mismatch"
-        and event.exc is not None
-        and event.exc.passes(*signs.DRAFT_FRAMES)
-        and _speculates(life)
-    ):
+    if finding.subtype == "weights-mismatch" and _loads_draft(finding, life):
         finding.subtype = "draft-model"
         finding.certainty = "supported"
     if "does not recognize this architecture" in text:
@@ -59,8 +54,14 @@ def _refine(finding: Finding, life: Life) -> Finding | None:
     return reading.cite(finding, "Value error,") if text.startswith("ValidationError") else finding
 
 
-def _speculates(life: Life) -> bool:
-    return bool(reading.speculates(life))
+def _loads_draft(finding: Finding, life: Life) -> bool:
+    """Whether the weights were those of the draft model: by frame, or because its loading had begun."""
+    event = finding.event
+    if not reading.speculates(life):
+        return False
+    if event.exc is not None and event.exc.passes(*signs.DRAFT_FRAMES):
+        return True
+    return life.before(event, "Loading drafter model", "Loading draft model", "Loading EAGLE") is not None
 
 
 SUBTYPES = {
