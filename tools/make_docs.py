@@ -6,8 +6,11 @@ python tools/make_docs.py [--check]
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -18,7 +21,9 @@ from lifesign.cli.reference import reference
 from lifesign.report.book.cheatsheet import render_cheatsheet
 from lifesign.report.book.explain import cause_page, plain, remedy_rows
 from lifesign.report.book.tree import render_tree
+from lifesign.report.diagnose import diagnose_paths
 from lifesign.report.model import SCHEMA, Report
+from lifesign.report.render import render
 from lifesign.text import Lang
 
 LANGUAGES: tuple[Lang, ...] = ("en", "zh")
@@ -49,6 +54,7 @@ def outputs() -> dict[Path, str]:
         files[folder / "cheatsheet.md"] = render_cheatsheet("markdown", lang)
         files[folder / "cheatsheet.html"] = render_cheatsheet("html", lang)
     files[docs / "reference.md"] = reference()
+    files[ROOT / "README.md"] = readme()
     return files
 
 
@@ -63,6 +69,31 @@ def book_page(cause: Cause, lang: Lang) -> str:
             + "\n"
         )
     return "\n".join(parts)
+
+
+SAMPLE = "samples/engine-dead-slow-step.log"
+
+
+def readme() -> str:
+    """README.md with the report of the demo as it is today, 80 columns wide."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    before, _, rest = text.partition("<!-- demo:start -->")
+    _, _, after = rest.partition("<!-- demo:end -->")
+    os.environ["COLUMNS"] = "80"
+    with contextlib.chdir(ROOT) if hasattr(contextlib, "chdir") else _inside(ROOT):
+        report = render(diagnose_paths([SAMPLE], lang="en"), "terminal", "en", to_file=True)
+    return f"{before}<!-- demo:start -->\n```text\n$ lifesign diagnose {SAMPLE}\n{report}```\n<!-- demo:end -->{after}"
+
+
+@contextlib.contextmanager
+def _inside(folder: Path) -> Iterator[None]:
+    """`contextlib.chdir` for Python 3.10."""
+    old = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(old)
 
 
 def index_page(lang: Lang) -> str:

@@ -13,10 +13,13 @@ from rich.text import Text
 
 from lifesign.report.model import Advice, Report
 from lifesign.report.view import HEADINGS, UNVERIFIED, Row, View, view
-from lifesign.text import Lang
+from lifesign.text import Lang, T
 
 MIN_WIDTH, MAX_WIDTH = 60, 110
 _PROOF_LINES = 4
+MAX_SHOWN = 5
+"""Remedies on one screen; the others are a command away."""
+MORE = T("{count} more: {command}", "还有 {count} 条：{command}")
 
 
 def render_terminal(report: Report, lang: Lang, *, all_lives: bool = False, to_file: bool = False) -> str:
@@ -124,9 +127,12 @@ def _two_columns(page: _Page, heading: str, left: str, row: Row, indent: int, co
 def _remedies(page: _Page, shown: View, lang: Lang) -> None:
     indent = cell_len(shown.do_heading) + 4
     heading = shown.do_heading
-    for item in shown.remedies:
+    for item in shown.remedies[:MAX_SHOWN]:
         _remedy(page, heading, item, indent, lang)
         heading = ""
+    rest = len(shown.remedies) - MAX_SHOWN
+    if rest > 0:
+        page.block("", MORE.fill(count=rest, command=shown.more).pick(lang), indent + 3, style="dim")
     if shown.command:
         page.blank()
         page.block("", Text(shown.command, style="bold green"), indent)
