@@ -261,6 +261,7 @@ SIGNATURES = (
         "shm-too-small",
         any=("creating shared memory segment", "shared memory segment /dev/shm", "No space left on device"),
         all=("/dev/shm",),
+        kinds=("exception", "wrapper"),
     ),
     Signature(
         "shm-too-small",
