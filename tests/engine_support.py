@@ -329,6 +329,21 @@ class EngineServer:
             thread.join()
         return [answer if answer is not None else Answer(None, "", 0.0, "no answer") for answer in answers]
 
+    def complete_batch(self, prompts: Sequence[str], *, max_tokens: int, timeout_s: float = 180.0) -> list[list[int]]:
+        """Greedy token ids for all prompts, sent as one request; raises AssertionError when the request fails."""
+        body = {
+            "model": str(self.model),
+            "prompt": list(prompts),
+            "max_tokens": max_tokens,
+            "temperature": 0.0,
+            "ignore_eos": True,
+            "return_token_ids": True,
+        }
+        reply = httpx.post(f"{self.base_url}/v1/completions", json=body, timeout=timeout_s, trust_env=False)
+        assert reply.status_code == 200, reply.text[:500]
+        choices = sorted(reply.json()["choices"], key=lambda choice: int(choice["index"]))
+        return [[int(token) for token in choice["token_ids"]] for choice in choices]
+
     def in_background(self, call: Callable[[], Any]) -> BackgroundCall:
         """Start `call` in a thread; `.wait(timeout_s)` gives its result."""
         return BackgroundCall(call)

@@ -47,7 +47,7 @@ class ScriptedProbe:
     def __init__(self, script: Callable[[float], tuple[ProcessSignals, ...]]) -> None:
         self.script = script
         self.begun: list[float] = []
-        self.movers: dict[int, float] = {}
+        self.opinions: dict[int, tuple[float, bool]] = {}
 
     def begin(self, now_s: float) -> None:
         self.begun.append(now_s)
@@ -55,12 +55,13 @@ class ScriptedProbe:
     def sample(self, now_s: float) -> tuple[ProcessSignals, ...]:
         found = self.script(now_s - self.begun[-1] if self.begun else 0.0)
         for one in found:
-            if now_s - self.movers.get(one.pid, -99.0) <= 5.0:
-                one.stacks = 2
+            told_s, moves = self.opinions.get(one.pid, (-99.0, False))
+            if now_s - told_s <= 5.0:
+                one.stacks, one.stack_looks = 2 if moves else 1, 3
         return found
 
-    def moved(self, pid: int, now_s: float) -> None:
-        self.movers[pid] = now_s
+    def told(self, pid: int, moves: bool, now_s: float) -> None:
+        self.opinions[pid] = (now_s, moves)
 
 
 class Bench:
@@ -99,7 +100,7 @@ class Bench:
         for _ in range(steps):
             self.keeper.step_sent(SIZE)
             self.now_s += seconds
-            self.keeper.step_finished(SIZE, seconds)
+            self.keeper.step_finished(SIZE, seconds, self.now_s)
 
     def wait(self, seconds: float, size: StepSize = SIZE) -> float:
         """A step that doesn't come back for `seconds`; gives its age when the keeper gave up (it raises), else `seconds`."""
@@ -126,7 +127,7 @@ def test_a_worker_that_works_is_waited_for(caplog: pytest.LogCaptureFixture) -> 
     bench = Bench(lambda age_s: (working(),))
     bench.teach()
     assert bench.wait(330.0) == pytest.approx(330.0)
-    bench.keeper.step_finished(SIZE, 330.0)
+    bench.keeper.step_finished(SIZE, 330.0, bench.now_s)
     assert "UNHEALTHY" in caplog.text
     assert "worker 0 (pid 11): computing" in caplog.text
     assert "the wait is extended" in caplog.text
@@ -162,7 +163,7 @@ def test_a_stop_that_ends_is_forgiven(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(lambda age_s: (stopped() if age_s < 8.0 else working(),))
     bench.teach()
     bench.wait(60.0)
-    bench.keeper.step_finished(SIZE, 60.0)
+    bench.keeper.step_finished(SIZE, 60.0, bench.now_s)
     assert "UNHEALTHY" in caplog.text
     assert "HEALTHY again" in caplog.text
 
@@ -199,6 +200,22 @@ def test_a_spinner_that_touches_little_is_dead(caplog: pytest.LogCaptureFixture)
     assert "touches 6.0 MiB/s of memory" in caplog.text
 
 
+def test_a_single_thread_that_could_be_either_is_decided_by_the_memory_it_touches(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An interpreter that spins hands its lock to a heartbeat and takes it back: switches alone don't tell."""
+
+    def either() -> ProcessSignals:
+        return ProcessSignals(11, "worker", 0, "R", 5.0, 4.9, 0.1, 4.9, 0, 40, busy_threads=1)
+
+    works = Bench(lambda age_s: (either(),), touched=lambda pid: Touched(2 * WORKING_BYTES, 1.0, 0.1))
+    works.teach()
+    assert works.wait(120.0) == pytest.approx(120.0)
+    spins = Bench(lambda age_s: (either(),), touched=lambda pid: Touched(1 << 20, 1.0, 0.1))
+    spins.teach()
+    assert spins.wait_until_dead(120.0) <= 30.0
+
+
 def test_where_nothing_can_be_seen_vllms_own_limit_is_the_floor() -> None:
     bench = Bench(lambda age_s: (unseen(),), floor_s=300.0)
     bench.teach()
@@ -222,7 +239,7 @@ def test_each_step_is_judged_on_its_own_evidence() -> None:
     bench.teach()
     for _ in range(3):
         bench.wait(14.0)
-        bench.keeper.step_finished(SIZE, 14.0)
+        bench.keeper.step_finished(SIZE, 14.0, bench.now_s)
     assert len(bench.probe.begun) >= 3
 
 

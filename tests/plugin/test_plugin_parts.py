@@ -142,24 +142,29 @@ def test_the_signal_is_sent_only_to_those_that_catch_it(monkeypatch: pytest.Monk
         assert any(f"thread {pid} " in line for line in lines)
 
 
-def test_an_armed_worker_prints_its_own_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_armed_worker_prints_its_own_stack(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(stacks, "find_py_spy", lambda: None)
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(ARMED)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": SRC},
-    )
+    said = tmp_path / "stderr"
+    with said.open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(ARMED)],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env={**os.environ, "PYTHONPATH": SRC},
+        )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"armed\n"
         assert stacks.catches_dump_signal(process.pid)
         assert "its Python stacks are printed" in stacks.stacks_of([process.pid])[0]
+        deadline_s = time.monotonic() + 20.0
+        while b"a_function_of_the_test" not in said.read_bytes() and time.monotonic() < deadline_s:
+            time.sleep(0.05)
         assert process.poll() is None
     finally:
         process.kill()
-        _, errors = process.communicate()
-    assert b"a_function_of_the_test" in errors
+        process.communicate()
+    assert b"a_function_of_the_test" in said.read_bytes()
 
 
 @pytest.mark.skipif(stacks.find_py_spy() is None, reason="py-spy is not installed")

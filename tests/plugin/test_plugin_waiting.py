@@ -89,7 +89,7 @@ class RecordingWatcher:
     def step_sent(self, size: StepSize) -> None:
         self.events.append(("sent", size))
 
-    def step_finished(self, size: StepSize, seconds: float) -> None:
+    def step_finished(self, size: StepSize, seconds: float, now_s: float) -> None:
         self.events.append(("finished", size, round(seconds, 6)))
 
     def step_failed(self) -> None:
@@ -118,12 +118,18 @@ def patient(world: World, ring: ScriptedRing, watcher: RecordingWatcher) -> tupl
 SIZE = StepSize(4, 4)
 
 
+def reply(call: Call, get_response: Callable[[], Any]) -> Any:
+    """What a future would do: get the call's reply with vLLM's own function, through the supervisor."""
+    call.get_response = get_response
+    return call()
+
+
 def test_a_reply_after_the_limit_is_waited_for_and_learned_from() -> None:
     world = World()
     watcher = RecordingWatcher()
     supervisor, get_response = patient(world, ScriptedRing(world, [(25.0, "tokens", None)]), watcher)
     call = supervisor.sent("execute_model", SIZE)
-    assert supervisor.wait(call, get_response) == "tokens"
+    assert reply(call, get_response) == "tokens"
     assert watcher.events == [("sent", SIZE), ("finished", SIZE, 25.0)]
     assert len(watcher.looks) == 49  # a look after each empty slice
     assert watcher.looks[-1].age_s == pytest.approx(24.5)
@@ -134,7 +140,7 @@ def test_a_prompt_reply_costs_no_look() -> None:
     watcher = RecordingWatcher()
     ring = ScriptedRing(world, [(0.3, "tokens", None)])
     supervisor, get_response = patient(world, ring, watcher)
-    assert supervisor.wait(supervisor.sent("execute_model", SIZE), get_response) == "tokens"
+    assert reply(supervisor.sent("execute_model", SIZE), get_response) == "tokens"
     assert watcher.looks == []
     assert ring.reads == 1
 
@@ -154,13 +160,13 @@ def test_given_up_means_no_further_call_and_no_stale_reply() -> None:
     ring = ScriptedRing(world, [(40.0, "stale", None), (41.0, "fresh", None)])
     supervisor, get_response = patient(world, ring, RecordingWatcher(patience_s=20.0))
     first = supervisor.sent("execute_model", SIZE)
-    second = Call("sample_tokens", first.step)
+    second = Call("sample_tokens", first.step, supervisor)
     with pytest.raises(TimeoutError, match="RPC call"):
-        supervisor.wait(first, get_response)
+        reply(first, get_response)
     world.now_s = 60.0
     reads = ring.reads
     with pytest.raises(RefusedError, match="test: given up"):
-        supervisor.wait(second, get_response)
+        reply(second, get_response)
     with pytest.raises(RefusedError):
         supervisor.refuse_if_finished("execute_model")
     assert ring.reads == reads, "the ring must not be touched again: its next reply is the stale one"
@@ -175,7 +181,7 @@ def test_a_worker_error_is_no_reason_to_refuse() -> None:
         raise RuntimeError("Worker failed with error 'x'")
 
     with pytest.raises(RuntimeError, match="Worker failed"):
-        supervisor.wait(supervisor.sent("execute_model", SIZE), failing)
+        reply(supervisor.sent("execute_model", SIZE), failing)
     supervisor.refuse_if_finished("execute_model")
     assert watcher.events[-1] == "failed"
 
@@ -186,8 +192,8 @@ def test_a_large_reply_whose_body_is_late_is_not_mixed_up_with_the_next(body_s: 
     ring = ScriptedRing(world, [(0.0, "large", body_s), (0.05, "next", None)])
     supervisor, get_response = patient(world, ring, RecordingWatcher())
     call = supervisor.sent("execute_model", SIZE)
-    assert supervisor.wait(call, get_response) == "large"
-    assert supervisor.wait(Call("sample_tokens", call.step), get_response) == "next"
+    assert reply(call, get_response) == "large"
+    assert reply(Call("sample_tokens", call.step, supervisor), get_response) == "next"
 
 
 def test_naive_slicing_would_mix_them_up() -> None:
@@ -213,7 +219,7 @@ def test_any_order_of_small_large_early_and_late_replies_keeps_the_order(seed: i
     ring = ScriptedRing(world, messages, slots=chance.choice([2, 3, 10]))
     supervisor, get_response = patient(world, ring, RecordingWatcher())
     for number in range(30):
-        assert supervisor.wait(supervisor.sent("execute_model", SIZE), get_response) == number
+        assert reply(supervisor.sent("execute_model", SIZE), get_response) == number
 
 
 def test_a_step_in_the_queue_is_timed_from_when_the_workers_were_free() -> None:
@@ -222,8 +228,8 @@ def test_a_step_in_the_queue_is_timed_from_when_the_workers_were_free() -> None:
     ring = ScriptedRing(world, [(10.0, "a", None), (14.0, "b", None)])
     supervisor, get_response = patient(world, ring, watcher)
     first, second = supervisor.sent("execute_model", SIZE), supervisor.sent("execute_model", SIZE)
-    supervisor.wait(first, get_response)
-    supervisor.wait(second, get_response)
+    reply(first, get_response)
+    reply(second, get_response)
     assert [event[2] for event in watcher.events if event[0] == "finished"] == [10.0, 4.0]
     assert max(wait.age_s for wait in watcher.looks[20:]) < 4.0
 
@@ -233,9 +239,9 @@ def test_execute_and_sample_are_one_step() -> None:
     watcher = RecordingWatcher()
     ring = ScriptedRing(world, [(2.0, None, None), (5.0, "tokens", None)])
     supervisor, get_response = patient(world, ring, watcher)
-    supervisor.wait(supervisor.sent("execute_model", SIZE), get_response)
+    reply(supervisor.sent("execute_model", SIZE), get_response)
     assert watcher.events == [("sent", SIZE)]
-    supervisor.wait(supervisor.sent("sample_tokens", None), get_response)
+    reply(supervisor.sent("sample_tokens", None), get_response)
     assert watcher.events == [("sent", SIZE), ("finished", SIZE, 5.0)]
 
 
@@ -278,6 +284,29 @@ def test_another_call_that_times_out_finishes_the_executor() -> None:
     fine.refuse_if_finished("execute_model")
 
 
+@pytest.mark.parametrize("method", ["look", "step_sent", "step_finished", "step_failed"])
+def test_a_fault_of_ours_leaves_vllms_own_limit_in_force(method: str, caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    watcher = RecordingWatcher()
+
+    def broken(*args: Any) -> None:
+        raise KeyError("a bug")
+
+    setattr(watcher, method, broken)
+    if method == "step_failed":
+        watcher.patience_s = 9.0
+    ring = ScriptedRing(world, [(1.0, "first", None), (25.0, "late", None)])
+    supervisor, get_response = patient(world, ring, watcher)
+    assert reply(supervisor.sent("execute_model", SIZE), get_response) == "first"
+    with pytest.raises(TimeoutError, match="RPC call"):
+        reply(supervisor.sent("execute_model", SIZE), get_response)
+    if method != "step_failed":
+        assert world.now_s == pytest.approx(11.0, abs=SLICE_S), "vLLM's 10 s"
+    assert caplog.text.count("vLLM's own limits are in force") == 1
+    with pytest.raises(RefusedError):
+        supervisor.refuse_if_finished("execute_model")
+
+
 class FakeExecutor:
     """As much of vLLM's executor as `attach` and `make_patient` look at."""
 
@@ -304,7 +333,7 @@ def test_both_shapes_of_futures_are_awaited_through_the_supervisor(shape: str) -
     call = supervisor.sent("execute_model", SIZE)
     future = FakeFuture(lambda: ring.dequeue(timeout=10.0))
     executor.futures_queue.appendleft(future if shape == "carries" else (future, future.get_response))
-    make_patient(executor, supervisor, call, future, shape)
+    make_patient(executor, call, future, shape == "carries")
     queued = executor.futures_queue.pop()
     assert (queued.get_response() if shape == "carries" else queued[1]()) == "tokens"
     assert world.now_s == 25.0

@@ -14,7 +14,7 @@ from typing import Any
 from lifesign.guard.detector.beacon import BeaconState, BeaconWriter, Worker, process_start_ticks
 from lifesign.guard.detector.core import Detector
 from lifesign.guard.detector.events import Begin
-from lifesign.guard.detector.evidence import ProcessSignals
+from lifesign.guard.detector.evidence import STACK_LOOKS_TOLD, STACKS_MOVING, ProcessSignals
 from lifesign.guard.detector.policy import Backend
 from lifesign.guard.probes.process import ProcessProbe, Target
 from lifesign.vllm_plugin.hooks import LOG, process_role
@@ -26,6 +26,8 @@ COMPILERS = frozenset(
     {"cc1", "cc1plus", "g++", "gcc", "c++", "clang", "clang++", "ld", "as", "ninja", "nvcc", "cicc", "ptxas", "hipcc"}
 )
 CHILDREN_KEPT = 32
+TOLD_S = 5.0
+"""How long a second opinion counts as evidence."""
 
 
 def backend_of_vllm() -> Backend:
@@ -86,20 +88,27 @@ class WorkerProbe:
         self.inner = ProcessProbe()
         self.workers = [Target(worker.pid, "worker", worker.rank, worker.start_ticks) for worker in workers]
         self.unseen = tuple(ProcessSignals(pid=0, rank=rank) for rank in unseen_ranks)
+        self._told: dict[int, tuple[float, bool]] = {}
 
     def begin(self, now_s: float) -> None:
         """See `keeper.Probe`."""
         self.inner.begin(now_s)
+        self._told.clear()
 
     def sample(self, now_s: float) -> tuple[ProcessSignals, ...]:
         """See `keeper.Probe`."""
         compilers = [Target(pid, "compiler", one.rank) for one in self.workers for pid in compilers_of(one.pid)]
-        return self.inner.sample(self.workers + compilers, now_s) + self.unseen
+        found = self.inner.sample(self.workers + compilers, now_s)
+        for one in found:
+            told_s, moves = self._told.get(one.pid, (float("-inf"), False))
+            if now_s - told_s <= TOLD_S:
+                # The detector's words for "somebody looked closely": stacks that differ, or looks that saw only one.
+                one.stacks, one.stack_looks = (STACKS_MOVING, STACK_LOOKS_TOLD) if moves else (1, STACK_LOOKS_TOLD)
+        return found + self.unseen
 
-    def moved(self, pid: int, now_s: float) -> None:
-        """See `keeper.Probe`. The probe counts different stacks as movement; two that differ say it once."""
-        self.inner.saw_stack(pid, 1, now_s)
-        self.inner.saw_stack(pid, 2, now_s)
+    def told(self, pid: int, moves: bool, now_s: float) -> None:
+        """See `keeper.Probe`."""
+        self._told[pid] = (now_s, moves)
 
 
 def compilers_of(pid: int) -> list[int]:

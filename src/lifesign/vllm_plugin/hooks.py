@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lifesign.guard.detector.policy import StepSize
-from lifesign.vllm_plugin.waiting import STEP_METHODS, PatientQueue, Supervisor
+from lifesign.vllm_plugin.waiting import STEP_METHODS, Call, PatientQueue, Supervisor
 
 LOG = logging.getLogger("vllm.lifesign")
 """A child of vLLM's logger: its lines look like vLLM's own and obey VLLM_LOGGING_LEVEL."""
@@ -103,9 +103,13 @@ def future_shape() -> str:
 
 def wrap_executor(cls: Any) -> None:
     """Make executors of this class patient. Harmless when the class or one that it inherits from is patient already."""
-    if getattr(cls.collective_rpc, "lifesign", False):
-        return
-    shape = future_shape()
+    if not getattr(cls.collective_rpc, "lifesign", False):
+        wrap_as(cls, future_shape())
+
+
+def wrap_as(cls: Any, shape: str) -> None:
+    """Wrap a class whose futures have the given shape (see `future_shape`)."""
+    carries = shape == "carries"
     init, rpc = cls._init_executor, cls.collective_rpc
 
     @functools.wraps(init)
@@ -127,7 +131,8 @@ def wrap_executor(cls: Any) -> None:
         supervisor: Supervisor | None = executor.__dict__.get(ATTACHED)
         if supervisor is None:
             return rpc(executor, method, timeout, args, kwargs, non_block, **more)
-        supervisor.refuse_if_finished(method)
+        if supervisor.finished_reason:
+            supervisor.refuse_if_finished(method)
         if timeout is None or not isinstance(method, str) or method not in STEP_METHODS:
             return other_call(
                 supervisor, functools.partial(rpc, executor, method, timeout, args, kwargs, non_block, **more)
@@ -135,10 +140,10 @@ def wrap_executor(cls: Any) -> None:
         call = supervisor.sent(method, step_size(method, args))
         try:
             future = rpc(executor, method, timeout, args, kwargs, True, **more)
-        except BaseException:
-            supervisor.tell(supervisor.watcher.step_failed)
+        except BaseException as error:
+            supervisor.failed(error)
             raise
-        make_patient(executor, supervisor, call, future, shape)
+        make_patient(executor, call, future, carries)
         return future if non_block else future.result()
 
     patient_rpc.lifesign = True  # type: ignore[attr-defined]
@@ -172,18 +177,16 @@ def other_call(supervisor: Supervisor, call: Callable[[], Any]) -> Any:
     try:
         result = call()
     except TimeoutError as error:
-        supervisor.finish(str(error))
+        supervisor.finish(str(error) or "timed out")
         raise
-    supervisor.tell(supervisor.watcher.other_call_done)
+    supervisor.other_call_done()
     return result
 
 
 def step_size(method: str, args: Any) -> StepSize | None:
     """The size of the step that a call begins; None for a call that belongs to the step before it."""
-    if method == "execute_dummy_batch":
-        return StepSize(1, 1)
     if method != "execute_model":
-        return None
+        return StepSize(1, 1) if method == "execute_dummy_batch" else None
     scheduled = args[0] if args else None
     per_request = getattr(scheduled, "num_scheduled_tokens", None)
     total = getattr(scheduled, "total_num_scheduled_tokens", None)
@@ -191,14 +194,16 @@ def step_size(method: str, args: Any) -> StepSize | None:
     return StepSize(sequences, total if isinstance(total, int) else sequences)
 
 
-def make_patient(executor: Any, supervisor: Supervisor, call: Any, future: Any, shape: str) -> None:
+def make_patient(executor: Any, call: Call, future: Any, carries: bool) -> None:
     """Let the reply to this call be awaited through the supervisor. The future is new: nobody waits on it yet."""
-    if shape == "carries":
-        future.get_response = functools.partial(supervisor.wait, call, future.get_response)
+    if carries:
+        call.get_response = future.get_response
+        future.get_response = call
         return
     queued, get_response = executor.futures_queue[0]
     if queued is future:
-        executor.futures_queue[0] = (future, functools.partial(supervisor.wait, call, get_response))
+        call.get_response = get_response
+        executor.futures_queue[0] = (future, call)
 
 
 def attach(executor: Any, watcher: Any, shape: str) -> None:

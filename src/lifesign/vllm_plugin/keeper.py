@@ -29,12 +29,15 @@ from lifesign.vllm_plugin.touched import SecondOpinion
 from lifesign.vllm_plugin.waiting import StuckError, Wait
 
 LOG = logging.getLogger("vllm.lifesign")
+TELL_EVERY_S = 0.1
+"""A step of a millisecond need not tell the detector a thousand times a second what it knows already."""
 LEARN_EVERY_S = 5.0
 LEARN_COST_SHARE = 0.0003
 """Looking at /proc while steps run well may take this part of the time, however many threads the workers have."""
 BUSY_SHARE = 0.8
 REPORT_FACTOR = 2.0
 LINES_PER_STEP = 12
+DOUBTFUL = (Activity.SPINNING, Activity.UNCLEAR)
 
 
 class Probe(Protocol):
@@ -46,8 +49,8 @@ class Probe(Protocol):
     def sample(self, now_s: float) -> tuple[ProcessSignals, ...]:
         """Each process over the last seconds."""
 
-    def moved(self, pid: int, now_s: float) -> None:
-        """Somebody knows better: this process does get somewhere, whatever its counters say."""
+    def told(self, pid: int, moves: bool, now_s: float) -> None:
+        """Somebody looked closely: this process does get somewhere, or doesn't, whatever its counters say."""
 
 
 class Keeper:
@@ -79,7 +82,9 @@ class Keeper:
         self._report_at_s = 0.0
         self._lines = 0
         self._learn_after_s = 0.0
+        self._steps = 0
         self._busy_s = 0.0
+        self._tell_after_s = 0.0
         self._window_from_s = clock()
         self._processes: tuple[ProcessSignals, ...] = ()
 
@@ -97,14 +102,19 @@ class Keeper:
             cost = self.detector.cost
             self.beacon.step_started(size.sequences, size.tokens, cost.suspect_limit_s(size), cost.predicted_s(size))
 
-    def step_finished(self, size: StepSize, seconds: float) -> None:
-        """Learn from the step; close an episode of ill health."""
-        now_s = self.clock()
+    def step_finished(self, size: StepSize, seconds: float, now_s: float) -> None:
+        """Learn from the step; close an episode of ill health. Of very short steps only some are learned from."""
         if self.beacon is not None:
             self.beacon.step_done()
+        self._steps += 1
         self._busy_s += seconds
+        if seconds < TELL_EVERY_S and now_s < self._tell_after_s:
+            return
+        self._tell_after_s = now_s + TELL_EVERY_S
         processes = self._learning_sample(now_s) if now_s >= self._learn_after_s else ()
-        self.detector.handle(Poll(steps=1, step_s=seconds, size=size, demand=True, processes=processes), now_s)
+        poll = Poll(steps=self._steps, step_s=seconds, size=size, demand=True, processes=processes)
+        self._steps = 0
+        self.detector.handle(poll, now_s)
         if self._unhealthy:
             self._recovered(size, seconds)
 
@@ -147,16 +157,14 @@ class Keeper:
 
     def _ask_about_spinners(self, now_s: float, anyway: bool = False) -> bool:
         """A second opinion about workers that burn processor time without moving; True when one of them does get somewhere."""
-        activities = self.detector.activities
         moves = False
         for one in self._processes:
-            if (
-                activities.get(one.pid) is Activity.SPINNING
-                and (anyway or self.opinion.may_ask(one.pid))
-                and self.opinion.ask(one.pid)
-            ):
-                self.probe.moved(one.pid, now_s)
-                moves = True
+            if self.detector.activities.get(one.pid) not in DOUBTFUL or not (anyway or self.opinion.may_ask(one.pid)):
+                continue
+            answer = self.opinion.ask(one.pid)
+            if answer is not None:
+                self.probe.told(one.pid, answer, now_s)
+                moves = moves or answer
         return moves
 
     def _suspected(self, wait: Wait, change: Changed) -> None:
@@ -228,7 +236,7 @@ class Keeper:
             activity = activities.get(one.pid)
             word = activity.value if activity is not None else "unseen"
             touched = self.opinion.last.get(one.pid)
-            if touched is not None and activity is Activity.SPINNING:
+            if touched is not None and activity in DOUBTFUL:
                 word += f", touches {touched.bytes / touched.window_s / 2**20:.1f} MiB/s of memory"
             parts.append(
                 f"{one.role} {one.rank} (pid {one.pid}): {word}, state {one.state or '?'}, {one.demand:.2f} threads runnable"

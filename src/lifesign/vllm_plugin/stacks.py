@@ -119,7 +119,8 @@ def _kernel_view(pid: int) -> list[str]:
         threads = sorted(os.listdir(f"/proc/{pid}/task"), key=int)
     except (OSError, ValueError):
         return [f"  pid {pid} is gone"]
-    lines, asleep = [], 0
+    lines: list[str] = []
+    asleep = 0
     for thread in threads:
         if len(lines) >= THREADS_KEPT:
             break

@@ -87,13 +87,13 @@ class SecondOpinion:
         """Whether enough time has passed since the last look at this process."""
         return self.clock() >= self._next_s.get(pid, 0.0)
 
-    def ask(self, pid: int) -> bool:
-        """Whether the process gets somewhere. False too where it can't be said."""
+    def ask(self, pid: int) -> bool | None:
+        """Whether the process gets somewhere; None where it can't be said."""
         answer = self.measure(pid)
         cost_s = answer.cost_s if answer is not None else 0.0
         self._next_s[pid] = self.clock() + max(PAUSE_MIN_S, PAUSE_FACTOR * cost_s)
         if answer is None:
             self.last.pop(pid, None)
-            return False
+            return None
         self.last[pid] = answer
         return answer.working

@@ -61,7 +61,7 @@ class Watcher(Protocol):
     def step_sent(self, size: StepSize) -> None:
         """A step went to the workers."""
 
-    def step_finished(self, size: StepSize, seconds: float) -> None:
+    def step_finished(self, size: StepSize, seconds: float, now_s: float) -> None:
         """Its result came, `seconds` after the workers could begin with it."""
 
     def step_failed(self) -> None:
@@ -95,17 +95,32 @@ class Step:
 
 
 class Call:
-    """One call whose reply is awaited, and the step it belongs to."""
+    """One call whose reply is awaited, and the step it belongs to. Calling it gets the reply, patiently."""
 
-    __slots__ = ("method", "step")
+    __slots__ = ("get_response", "method", "step", "supervisor")
 
-    def __init__(self, method: str, step: Step) -> None:
+    def __init__(self, method: str, step: Step, supervisor: Supervisor) -> None:
         self.method = method
         self.step = step
+        self.supervisor = supervisor
+        self.get_response: Callable[[], Any] = _nothing_yet
+
+    def __call__(self) -> Any:
+        """The reply, through vLLM's own `get_response`, with patient queues underneath."""
+        return self.supervisor.wait(self)
+
+
+def _nothing_yet() -> Any:
+    raise RuntimeError("lifesign: the call has no way to get its reply")
 
 
 class Supervisor:
-    """Follows one executor's calls. Owned by the thread that runs the engine's step loop."""
+    """Follows one executor's calls. Owned by the thread that runs the engine's step loop.
+
+    What runs once per step is written to be short: every microsecond here is paid by every step.
+    """
+
+    __slots__ = ("_freed_s", "_newest", "clock", "current", "finished_reason", "watcher", "watching")
 
     def __init__(self, watcher: Watcher, clock: Callable[[], float] = time.monotonic) -> None:
         self.watcher = watcher
@@ -131,55 +146,78 @@ class Supervisor:
         """From now on every call is refused."""
         self.finished_reason = self.finished_reason or reason
 
-    def tell(self, what: Callable[[], None]) -> None:
-        """Tell the watcher something. A fault of ours must not become one of the engine's."""
-        if not self.watching:
-            return
-        try:
-            what()
-        except StuckError:
-            raise
-        except Exception:
-            self.watching = False
-            LOG.exception("lifesign: patience is off from now on, vLLM's own limits are in force; please report this")
+    def fault(self) -> None:
+        """The watcher raised what it may not: log it once, and let vLLM's own limits decide from now on."""
+        self.watching = False
+        LOG.exception("lifesign: patience is off from now on, vLLM's own limits are in force; please report this")
 
     def sent(self, method: str, size: StepSize | None) -> Call:
-        """A step call went out. `size` is given with the calls that begin a step."""
-        if size is not None:
-            self._newest = Step(size, self.clock())
-            self.tell(lambda: self.watcher.step_sent(size))
-        elif self._newest is None:
-            self._newest = Step(StepSize(0, 0), self.clock())
-        return Call(method, self._newest)
+        """A step call is about to go out. `size` is given with the calls that begin a step."""
+        step = self._newest
+        if size is not None or step is None:
+            step = self._newest = Step(size or StepSize(0, 0), self.clock())
+            if self.watching:
+                try:
+                    self.watcher.step_sent(step.size)
+                except Exception:
+                    self.fault()
+        return Call(method, step, self)
 
-    def wait(self, call: Call, get_response: Callable[[], Any]) -> Any:
-        """The reply to `call`, through vLLM's own `get_response`, with patient queues underneath."""
-        self.refuse_if_finished(call.method)
+    def failed(self, error: BaseException | None = None) -> None:
+        """A call ended with an error. One that timed out leaves a reply that nobody may read."""
+        if isinstance(error, TimeoutError):
+            self.finish(str(error.__cause__ or "") or str(error) or "timed out")
+        if self.watching:
+            try:
+                self.watcher.step_failed()
+            except Exception:
+                self.fault()
+
+    def wait(self, call: Call) -> Any:
+        """The reply to `call`."""
+        if self.finished_reason:
+            self.refuse_if_finished(call.method)
         outer, self.current = self.current, call
         try:
-            response = get_response()
+            response = call.get_response()
         except BaseException as error:
-            if isinstance(error, TimeoutError):
-                self.finish(str(error.__cause__ or error))
-            self.tell(self.watcher.step_failed)
+            self.failed(error)
             raise
         finally:
             self.current = outer
         if ends_step(call.method, response):
             now_s = self.clock()
-            began_s = max(call.step.sent_s, self._freed_s)
+            step = call.step
+            seconds = now_s - max(step.sent_s, self._freed_s)
             self._freed_s = now_s
-            self.tell(lambda: self.watcher.step_finished(call.step.size, now_s - began_s))
+            if self.watching:
+                try:
+                    self.watcher.step_finished(step.size, seconds, now_s)
+                except Exception:
+                    self.fault()
         return response
 
     def look(self, rank: int) -> None:
-        """Ask the watcher whether to wait on for the current call's reply from `rank`."""
+        """Ask the watcher whether to wait on for the current call's reply from `rank`; raises StuckError to give up."""
         call = self.current
-        if call is None:
+        if call is None or not self.watching:
             return
         now_s = self.clock()
         age_s = now_s - max(call.step.sent_s, self._freed_s)
-        self.tell(lambda: self.watcher.look(Wait(call.method, rank, call.step.size, age_s, now_s)))
+        try:
+            self.watcher.look(Wait(call.method, rank, call.step.size, age_s, now_s))
+        except StuckError:
+            raise
+        except Exception:
+            self.fault()
+
+    def other_call_done(self) -> None:
+        """A call outside of steps came back."""
+        if self.watching:
+            try:
+                self.watcher.other_call_done()
+            except Exception:
+                self.fault()
 
 
 def ends_step(method: str, response: object) -> bool:
@@ -210,16 +248,25 @@ class PatientQueue:
         """vLLM's `dequeue`; its time limit is replaced while a step's reply is due, and kept for every other call."""
         if self.supervisor.current is None:
             return self.dequeue_once(timeout=timeout, indefinite=indefinite)
+        place = self.ring.current_idx
+        try:
+            return self.dequeue_once(timeout=SLICE_S)
+        except TimeoutError:
+            began_s = self.supervisor.clock() - SLICE_S
+        if self.ring.current_idx != place:
+            return self._body(began_s, timeout)
+        return self._more_slices(began_s, timeout)
+
+    def _more_slices(self, began_s: float, timeout: float | None) -> Any:
         ring = self.ring
-        began_s = self.supervisor.clock()
         while True:
+            self._look(began_s, timeout)
             place = ring.current_idx
             try:
                 return self.dequeue_once(timeout=SLICE_S)
             except TimeoutError:
                 if ring.current_idx != place:
                     return self._body(began_s, timeout)
-            self._look(began_s, timeout)
 
     def _body(self, began_s: float, timeout: float | None) -> Any:
         """The body of a reply whose mark was read: only the socket may be asked now, never the ring."""
