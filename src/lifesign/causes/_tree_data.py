@@ -18,6 +18,7 @@ from lifesign.causes._tree_tests import (
     only_core_was_signalled,
     request_drains_pool,
     said,
+    stands_still,
     starts_with_reports,
     words,
 )
@@ -63,6 +64,7 @@ SILENT: tuple[Question, ...] = (
     ),
     q(
         "hang", "timeout-hang", "Does it wait for ever without an error?", "是否一直在等，却没有报错？", *HANG,
+        test=any_of(words(*HANG), stands_still),
     ),
     q(
         "nccl-segfault", "collective-comm", "Does the native stack begin with nccl... functions?", "native 栈里是 nccl 开头的函数吗？",
@@ -71,6 +73,10 @@ SILENT: tuple[Question, ...] = (
     q(
         "bus-error-library", "env-install", "A bus error while a library file is cut short?", "Bus error，并且某个库文件被截断？",
         "Bus error", test=lambda life, event: "Bus error" in event.text and said("libnccl", "file too short")(life, event),
+    ),
+    q(
+        "grammar-library", "request-poison", "Does the C++ exception come from the grammar library?", "C++ 异常来自语法约束库吗？",
+        "xgrammar::", "llguidance", "/cpp/grammar_",
     ),
     q(
         "tail", "insufficient-log", "Does the log begin with the report of the death?", "日志一开头就是死亡的转述吗？",
@@ -256,7 +262,7 @@ QUESTIONS: tuple[Question, ...] = (
         "one-request", "request-poison", "Does one request bring it down (grammar, images, token ids)?", "是某个请求（语法、图片、token id）把它拖垮的吗？",
         "multimodal tokens to", "json_schema_converter", "is out of bounds for dimension", "could not broadcast input array",
         test=any_of(
-            words("multimodal tokens to", "exceeds bounds", "json_schema", "grammar", "is out of bounds for dimension", "could not broadcast input array", "Duplicate request"),
+            words("multimodal tokens to", "Expected a cached item for", "exceeds bounds", "json_schema", "grammar", "is out of bounds for dimension", "could not broadcast input array", "Duplicate request"),
             in_frames("structured_output/", "guided_decoding", "outlines", "xgrammar"),
             lambda life, event: request_drains_pool(life, event),
         ),

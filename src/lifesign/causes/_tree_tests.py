@@ -49,6 +49,7 @@ def nothing_died(life: Life, event: Event) -> bool:
         "out of memory" in event.text
         or only_core_was_signalled(life, event)
         or words(*HANG)(life, event)
+        or stands_still(life, event)
         or event.kind in ("kernel", "native")
     ):
         return False
@@ -65,6 +66,11 @@ def nothing_died(life: Life, event: Event) -> bool:
         or brought_back
         or script_had_ended(life, event)
     )
+
+
+def stands_still(life: Life, event: Event) -> bool:
+    """A statistics line with requests in the engine and no token per second."""
+    return event.name == "idle" and not ("Running: 0 reqs" in event.text and "Waiting: 0 reqs" in event.text)
 
 
 def script_had_ended(life: Life, event: Event) -> bool:

@@ -147,6 +147,8 @@ def _in_engine(event: Event, life: Life) -> bool:
         return False
     if exc.passes(*GRAMMAR_FRAMES, *MULTIMODAL_FRAMES, *EMBEDS_FRAMES) and event.phase is Phase.SERVING:
         return False
+    if "vllm_omni" in tail[-1].file and exc.short_type in SLIPS:
+        return True
     last = [f"{frame.file}:{frame.func}".replace("\\", "/") for frame in tail]
     return not any(part in place for part in LOADING_FRAMES for place in last)
 

@@ -389,7 +389,14 @@ CAUSE = Cause(
                 _fatal_place(event, life)
                 and event.exc is not None
                 and event.exc.short_type
-                not in ("ImportError", "ModuleNotFoundError", "TimeoutError", "KeyboardInterrupt")
+                not in (
+                    "ImportError",
+                    "ModuleNotFoundError",
+                    "TimeoutError",
+                    "KeyboardInterrupt",
+                    "FileNotFoundError",
+                    "PermissionError",
+                )
                 and not event.exc.passes("gpu_model_runner.py:_dummy")
             ),
         ),

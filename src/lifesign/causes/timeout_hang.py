@@ -221,11 +221,20 @@ SUBTYPES = {
         ),
         (lib.PY_SPY_STACKS, FIND_WORKER_ERROR, lib.NCCL_DEBUG_INFO),
     ),
+    "no-progress": Subtype(
+        T("Requests are in the engine, but no token comes out", "引擎里有请求，却一个 token 都没产出"),
+        T(
+            "The statistics show requests and 0.0 tokens/s for {span} s up to the end of the log, while the API server still answers. /health says 200 as long as the process exists.",
+            "统计行显示有请求，但直到日志结束的 {span} 秒里产出一直是 0.0 tokens/s，而 API server 仍在应答。只要进程还在，/health 就返回 200。",
+        ),
+        (lib.PY_SPY_STACKS, FIND_WORKER_ERROR, lib.NCCL_DEBUG_INFO, lib.COLLECT_DEBUG),
+        ("vllm#39863", "vllm#36451"),
+    ),
     "npu-aicore-timeout": Subtype(
         T("An operator on the NPU did not end", "NPU 上有个算子一直没有结束"),
         T(
-            "Error 507014: the AI core stopped a kernel that ran too long. The watchdog and communication messages around it only follow.",
-            "错误 507014：AI Core 中止了运行过久的算子。旁边那些看门狗和通信报错都是后果。",
+            "Error 507014 or 507034: the AI core or vector core stopped a kernel that ran too long. The watchdog and communication messages around it only follow.",
+            "错误 507014 或 507034：AI Core（或 Vector Core）中止了运行过久的算子。旁边那些看门狗和通信报错都是后果。",
         ),
         (lib.COLLECT_ASCEND_PLOG, NPU_UPGRADE),
     ),
@@ -339,6 +348,28 @@ def _late_start(life: Life) -> Iterable[Finding]:
         yield Finding("timeout-hang", "engine-ready-timeout", failed, certainty="possible", strength=SYMPTOM)
 
 
+_STALL_S = 180.0
+"""So long without a token is no slow step on an accelerator; the prefill of a very long prompt stays below it."""
+
+
+def _stalled(told: list[Event]) -> tuple[Event, float] | None:
+    """The first statistics line of a stall that lasts to the log's end, with its length in seconds."""
+    first: Event | None = None
+    last: Event | None = None
+    for event in reversed(told):
+        if event.kind == "progress" and event.name != "idle":
+            break
+        loaded = re.search(r"(?:Running|Waiting): [1-9]\d{0,5} reqs", event.text[:2000])
+        if event.name == "idle" and not loaded:
+            break
+        if event.name == "idle" and event.time_s is not None:
+            first, last = event, last or event
+    if first is None or last is None or first.time_s is None or last.time_s is None:
+        return None
+    span = last.time_s - first.time_s
+    return (first, span) if span >= _STALL_S else None
+
+
 def _hangs(life: Life) -> Iterable[Finding]:
     """Hangs that no line names: the log ends in ring notices, after NCCL's banner, or while a process is awaited."""
     if life.died and not life.orderly:
@@ -354,6 +385,12 @@ def _hangs(life: Life) -> Iterable[Finding]:
             init = event.phase is Phase.LOAD and life.mentions(*_NCCL_UP) is not None
             subtype = "p2p-iommu-acs" if init or life.mentions(*_ACS) else "p2p-hang"
         yield Finding("timeout-hang", _SHIMMED if shim else subtype, event, certainty="possible", strength=SYMPTOM)
+        return
+    stall = _stalled(told) if life.platform != "cpu" else None
+    if stall is not None:
+        found = Finding("timeout-hang", "no-progress", stall[0], certainty="possible", strength=SYMPTOM)
+        found.values["span"] = f"{stall[1]:.0f}"
+        yield found
         return
     spoken = [e for e in told if e.kind not in ("plain", "kernel")]
     if not spoken:
@@ -389,7 +426,15 @@ CAUSE = Cause(
     signatures=(
         Signature(
             "npu-aicore-timeout",
-            any=("507014", "aicore execution times out", "AI Core execution times out", "[aicore timeout]"),
+            any=(
+                "507014",
+                "aicore execution times out",
+                "AI Core execution times out",
+                "[aicore timeout]",
+                "Vector core execution timed out",
+                "reason=vector core timeout",
+                "runtime result = 507034",
+            ),
         ),
         Signature("engine-iteration", any=_ITERATION, strength=SYMPTOM, certainty="supported"),
         Signature(
