@@ -276,9 +276,9 @@ class Catalog:
 def normal(spelling: str) -> str:
     """An option as vLLM's parser compares it: without `=value` and dotted JSON key, underscores as dashes."""
     name = spelling.partition("=")[0]
-    if not name.startswith("--"):
-        return name
-    return name.partition(".")[0].replace("_", "-")
+    if name.startswith("-"):
+        name = name.partition(".")[0]
+    return name.replace("_", "-") if name.startswith("--") else name
 
 
 @lru_cache(maxsize=1)

@@ -198,7 +198,7 @@ class Options:
             return
         if value is None or not value.literal:
             return
-        dotted = normal(name) != name.partition("=")[0].replace("_", "-") and "." in name
+        dotted = "." in name
         if dotted:
             yield from self._dotted(word, name, knob)
         elif knob.takes_value:

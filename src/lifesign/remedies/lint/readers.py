@@ -75,7 +75,7 @@ def command_line(words: list[str], path: str = "command line") -> list[Invocatio
         # Options alone (`lifesign lint -- --max-num-seqs 64`) and variables alone are checked as they stand.
         settings = [setting for word in words if (setting := _assignment(Word(word, 1))) is not None]
         rest = [Word(word, 1) for word in words if _assignment(Word(word, 1)) is None]
-        if settings or any(word.text.startswith("-") for word in rest):
+        if not rest or rest[0].text.startswith("-"):
             found = Invocation(path, 1, rest, settings)
     return [found] if found is not None else []
 

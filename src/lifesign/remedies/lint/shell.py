@@ -41,12 +41,13 @@ class _Lexer:
     open: bool = False
     commands: list[Command] = field(default_factory=list)
     current: Command = field(default_factory=Command)
+    documents: list[str] = field(default_factory=list)
 
 
 def split(text: str, first_line: int = 1) -> list[Command]:
     """The commands of a shell text. Unclosed quotes end with the text; nothing raises."""
     lexer = _Lexer(text, first_line)
-    while lexer.at < len(text) and len(lexer.commands) < MAX_COMMANDS:
+    while lexer.at < len(lexer.text) and len(lexer.commands) < MAX_COMMANDS:
         _step(lexer)
     _end_command(lexer)
     return [command for command in lexer.commands if command.words or command.array]
@@ -75,6 +76,8 @@ def _step(lexer: _Lexer) -> None:
         _end_command(lexer)
         lexer.line += char == "\n"
         lexer.at += 1
+        if char == "\n" and lexer.documents:
+            _skip_documents(lexer)
     else:
         if char in "$`":
             lexer.literal = False
@@ -136,19 +139,24 @@ def _substitution(lexer: _Lexer, opening: str) -> None:
 
 
 def _heredoc(lexer: _Lexer) -> None:
+    """Remember the end word of a here-document; its lines are skipped when the command's own line ends."""
     match = _HEREDOC.match(lexer.text, lexer.at)
-    if match is None:
-        lexer.at += 2
-        return
-    lexer.at = match.end()
-    start = lexer.text.find("\n", lexer.at)
-    if start < 0:
-        return
-    for end in re.finditer(rf"^\t*{re.escape(match.group(2))}[ \t\r]*$", lexer.text[start:], re.MULTILINE):
-        body = lexer.text[start : start + end.end()]
-        # The rest of the command's own line still counts; the document itself is cut out.
-        lexer.text = lexer.text[:start] + "\n" * body.count("\n") + lexer.text[start + end.end() :]
-        return
+    if match is not None:
+        lexer.documents.append(match.group(2))
+    lexer.at = match.end() if match is not None else lexer.at + 2
+
+
+def _skip_documents(lexer: _Lexer) -> None:
+    for word in lexer.documents:
+        while lexer.at < len(lexer.text):
+            end = lexer.text.find("\n", lexer.at)
+            end = len(lexer.text) if end < 0 else end
+            line = lexer.text[lexer.at : end].strip()
+            lexer.at = end + 1
+            lexer.line += 1
+            if line == word:
+                break
+    lexer.documents = []
 
 
 def _array(lexer: _Lexer) -> None:
