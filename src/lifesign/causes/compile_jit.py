@@ -124,6 +124,8 @@ SIGNATURES = (
     Signature("flashinfer-build", any=BUILD_TEXTS, frames=("flashinfer",)),
     Signature("flashinfer-build", any=BUILD_TEXTS, regex=r"flashinfer"),
     Signature("flashinfer-build", types=("FileNotFoundError",), any=("'ninja'",)),
+    # Only the wrapper is left: the compiler's own line stands further up, or nowhere.
+    Signature("jit-build", types=("CalledProcessError",), any=("'ninja'",), strength=SYMPTOM, certainty="supported"),
     Signature("jit-build", any=(*BUILD_TEXTS, "Ninja is required to load C++ extensions")),
     Signature("ptxas-arch", any=PTXAS_TEXTS, when=reading.is_loud),
     Signature("ptxas-arch", types=("PTXASError",)),

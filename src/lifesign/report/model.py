@@ -145,4 +145,6 @@ class Report(Struct):
     @property
     def found_death(self) -> bool:
         """Whether a death was found, diagnosed or not (exit code 1)."""
+        if self.verdict.cause == "insufficient-log":
+            return self.verdict.subtype == "tail-only"
         return self.verdict.cause != "not-a-crash"
