@@ -67,6 +67,32 @@ def for_length(derived: str, line: int) -> tuple[Remedy, ...]:
     return (reading.with_value(SHORTER, derived, how, line), LENGTH_OUT, ROPE)
 
 
+TENSOR_PARALLEL = Remedy(
+    slug="fitting-tensor-parallel",
+    kind="flag",
+    title=T("use a tensor-parallel size that fits", "使用合适的张量并行数"),
+    why=T("It must divide the attention heads and not exceed the GPUs.", "它要能整除注意力头数，且不超过 GPU 数。"),
+    forms=(Form("--tensor-parallel-size", "{value}"),),
+    cost=T("more memory per GPU", "每块 GPU 占用更多显存"),
+)
+
+
+def for_heads(heads: int, asked: int, line: int) -> Remedy:
+    """The largest power of two that divides `heads` and is below `asked` (key-value heads divide by it as well)."""
+    fitting = 1
+    while fitting * 2 < asked and heads % (fitting * 2) == 0:
+        fitting *= 2
+    how = f"{heads} / {fitting} = {heads // fitting}"
+    return reading.with_value(TENSOR_PARALLEL, str(fitting), T(how, how), line)
+
+
+def for_gpus(gpus: int, line: int) -> Remedy:
+    """As many ranks as there are GPUs."""
+    return reading.with_value(
+        TENSOR_PARALLEL, str(gpus), T("the number of GPUs in the message", "报错里的 GPU 数"), line
+    )
+
+
 MORE_BATCHED_TOKENS = Remedy(
     slug="raise-token-budget",
     kind="check",

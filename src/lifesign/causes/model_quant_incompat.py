@@ -13,8 +13,24 @@ from lifesign.causes._quant import LOAD_FRAMES, QUANT_NAMES, QUANT_SUFFIX, is_qu
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life, Phase
 from lifesign.remedies.library import loading
-from lifesign.remedies.model import Form, Remedy
+from lifesign.remedies.model import Computed, Form, Remedy
 from lifesign.text import T
+
+
+def _tensor_ranks(life: Life) -> int:
+    """The tensor-parallel size in the log, or the number of ranks."""
+    named = str(life.config.get("tensor_parallel_size", ""))
+    return int(named) if named.isdigit() else life.world_size
+
+
+def _half_the_ranks(life: Life) -> Computed | None:
+    """Half the tensor-parallel size where the message has no sizes to compute with."""
+    ranks = _tensor_ranks(life)
+    if ranks < 2:
+        return None
+    half = str(max(1, ranks // 2))
+    return Computed(half, T("half of the present size", "现有大小的一半"))
+
 
 FEWER_RANKS = Remedy(
     slug="split-over-fewer-gpus",
@@ -24,8 +40,9 @@ FEWER_RANKS = Remedy(
         "Each rank must get a whole number of quantisation groups (and of the kernel's tiles); a smaller --tensor-parallel-size gives larger shards. Pipeline parallelism splits by layers instead.",
         "每个 rank 分到的必须是量化组（以及内核分块）的整数倍；--tensor-parallel-size 小一些，分片就大一些。流水线并行按层切分，不受此限。",
     ),
-    forms=(Form("--tensor-parallel-size", "1"),),
+    forms=(Form("--tensor-parallel-size", "{value}"),),
     cost=T("more memory per GPU", "每块 GPU 占用更多显存"),
+    value=_half_the_ranks,
     unless=lambda life: life.world_size < 2,
     source="vLLM error text of the Marlin shape check",
 )
@@ -46,6 +63,14 @@ EXPERT_PARALLEL = Remedy(
     forms=(Form("--enable-expert-parallel"),),
 )
 OTHER_KERNEL = loading.PLAIN_GPTQ
+PLAIN_AWQ = Remedy(
+    slug="plain-awq",
+    kind="flag",
+    title=T("the plain AWQ kernels", "改用普通 AWQ 内核"),
+    why=T("They don't have Marlin's demand on the size of each shard.", "它没有 Marlin 对分块大小的要求。"),
+    forms=(Form("--quantization", "awq"),),
+    cost=T("slower", "变慢"),
+)
 REQUANTISE = loading.OTHER_QUANTISATION
 QUANT_CONFIG = Remedy(
     slug="quantization-config",
@@ -148,11 +173,43 @@ def _loading(event: Event, life: Life) -> bool:
     return event.phase is Phase.LOAD and (event.kind != "log" or event.level in ("ERROR", "CRITICAL"))
 
 
+_SHARD = re.compile(
+    r"(?:in|out)put_(?:size_per_partition|partition_size) ?= ?(\d{1,7}) is not divisible by [a-z_ ]{1,40}= ?(\d{1,5})"
+)
+
+
+def _split_advice(finding: Finding, life: Life) -> tuple[Remedy, ...]:
+    """Computes the largest split whose shards are whole; leaves out what can't help this model."""
+    text = finding.event.text
+    event = finding.event
+    ranks = _tensor_ranks(life)
+    remedies: list[Remedy] = [FEWER_RANKS]
+    match = _SHARD.search(text[:600])
+    if match and ranks > 1:
+        whole, unit = int(match[1]) * ranks, int(match[2])
+        fitting = next((tp for tp in range(ranks - 1, 0, -1) if whole % tp == 0 and (whole // tp) % unit == 0), 0)
+        remedies = []
+        if fitting:
+            shard = whole // fitting
+            how = f"{match[1]} x {ranks} = {whole}; {whole} / {fitting} = {shard} = {shard // unit} x {unit}"
+            remedies = [reading.with_value(FEWER_RANKS, str(fitting), T(how, how), event.line)]
+    name = f"{life.model} {life.config.get('quantization', '')}".lower()
+    mixture = "moe" in text.lower() or "expert" in text.lower() or (event.exc is not None and event.exc.passes("moe"))
+    remedies.append(PIPELINE_INSTEAD)
+    if mixture:
+        remedies.append(EXPERT_PARALLEL)
+    if "min_thread" in text or "tile_" in text:
+        remedies.append(PLAIN_AWQ if "awq" in name else OTHER_KERNEL)
+    return (*remedies, REQUANTISE)
+
+
 def _refine(finding: Finding, life: Life) -> Finding | None:
     if finding.subtype == "weight-name-mismatch":
         match = re.search(r"['\"]([\w.\-]{3,160})['\"]", finding.event.text)
         if match:
             finding.values["tensor"] = match[1]
+    if finding.subtype == "tp-divisibility":
+        finding.remedies = _split_advice(finding, life)
     if finding.event.text.startswith("ValidationError"):
         return reading.cite(finding, "Value error,")
     return finding

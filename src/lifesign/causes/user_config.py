@@ -14,6 +14,7 @@ from lifesign.causes import _config_signs as signs
 from lifesign.causes import _reading as reading
 from lifesign.causes.model import Cause, Finding, Subtype
 from lifesign.facts.model import Life
+from lifesign.remedies.model import Remedy
 from lifesign.text import T
 
 
@@ -24,6 +25,8 @@ def _refine(finding: Finding, life: Life) -> Finding | None:
         return _with_variable(finding)
     if finding.subtype == "max-model-len":
         return _with_length(finding)
+    if finding.subtype in ("tp-heads", "tp-gt-gpus"):
+        finding.remedies = _fitting_size(finding, life)
     if finding.subtype == "unknown-flag":
         match = re.search(
             r"unrecognized arguments: (\S{1,80})|ambiguous option: (\S{1,80})|unexpected keyword argument '(\w{1,80})'",
@@ -37,6 +40,19 @@ def _refine(finding: Finding, life: Life) -> Finding | None:
     if "Value error," in text:
         return reading.cite(finding, "Value error,")
     return finding
+
+
+def _fitting_size(finding: Finding, life: Life) -> tuple[Remedy, ...] | None:
+    """Computes a tensor-parallel size from the numbers in the message; None keeps the subtype's advice."""
+    text = finding.event.text
+    heads = re.search(r"attention heads \((\d{1,5})\) must be divisible by tensor parallel size \((\d{1,4})\)", text)
+    if heads and int(heads[2]) > 1:
+        return (advice.for_heads(int(heads[1]), int(heads[2]), finding.event.line), advice.DIVIDING_TP, advice.PIPELINE)
+    gpus = re.search(r"available GPUs \((\d{1,4})\)|max local gpu count \((\d{1,4})\)", text)
+    count = int(gpus[1] or gpus[2]) if gpus else 0
+    if count and str(life.config.get("pipeline_parallel_size", "1")) == "1":
+        return (advice.for_gpus(count, finding.event.line), advice.COUNT_GPUS, advice.RAY_OR_NNODES)
+    return None
 
 
 def _with_variable(finding: Finding) -> Finding:
