@@ -145,14 +145,14 @@ def learn(event: Event, life: Life) -> None:
 
 
 def _learn_figures(event: Event, life: Life) -> None:
-    """Figures of errors: the first one counts, it belongs to the process that failed. Others: the latest."""
+    """Figures of an error: the first one counts, it belongs to the process that failed. Of ordinary lines: the latest."""
     text = event.text[:4000]
     for name, pattern in _FIGURE_RES:
         match = pattern.search(text)
         if match is None:
             continue
         known = life.figures.get(name)
-        if event.kind in ("exception", "wrapper") and known is not None and known[1] in life.error_lines:
+        if known is not None and known[1] in life.error_lines:
             continue
         value = float(match[1].replace(",", ""))
         if pattern.groups == 2:
@@ -179,7 +179,11 @@ def _learn_config(event: Event, life: Life) -> None:
     elif "args: Namespace(" in text or "with config:" in text or "with arguments" in text:
         for match in _PAIR.finditer(text[:8000]):
             if match[1] in _CONFIG_KEYS:
-                life.config.setdefault(match[1], _value(match[2].rstrip(",)")))
+                value = _value(match[2].rstrip(",)"))
+                life.config.setdefault(match[1], value)
+                if "args: Namespace(" in text:
+                    # Older releases print every argument here, defaults too; the command builder leaves those out.
+                    life.user_args.setdefault(match[1], value)
     elif event.name == "weights-done" or "max_num_batched_tokens=" in text:
         pass
     model = life.config.get("model") or life.config.get("model_tag")

@@ -35,7 +35,7 @@ def advise(finding: Finding, life: Life, subtype: Subtype | None, lang: Lang) ->
     command = ""
     if first is not None:
         # Only what the user set: the engine's own config line would add every default.
-        own = replace(life, config=life.user_args) if life.user_args else life
+        own = replace(life, config=life.user_args)
         built = corrected_command(own, [first])
         command = built.text if built.basis != "none" else ""
     return [_advice(number, each, lang) for number, each in enumerate(rendered, 1)], command

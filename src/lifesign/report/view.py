@@ -6,6 +6,7 @@ Order (see docs): what, proof, do now; then why, what it wasn't, the timeline.
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass, field
 
 from lifesign.report.model import Advice, EvidenceLine, Report, Verdict
@@ -79,6 +80,17 @@ class View:
     lives: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     more: str = ""
+
+
+def setting(item: Advice) -> str:
+    """A remedy's setting as one types it, shell-quoted: `--max-num-seqs 64`, `export NCCL_P2P_DISABLE=1`."""
+    if not item.knob:
+        return ""
+    several = item.knob in ("--cudagraph-capture-sizes", "--cuda-graph-sizes")
+    value = item.value if several else shlex.quote(item.value) if item.value else ""
+    if item.knob.startswith("-"):
+        return f"{item.knob} {value}".rstrip()
+    return f"export {item.knob}={value}" if item.value else item.knob
 
 
 def view(report: Report, lang: Lang, *, all_lives: bool = False) -> View:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lifesign.report.model import Report
-from lifesign.report.view import HEADINGS, view
+from lifesign.report.view import HEADINGS, setting, view
 from lifesign.text import Lang
 
 _PAGE = """<!doctype html>
@@ -29,7 +29,7 @@ pre{padding:.6rem;white-space:pre-wrap;overflow-wrap:anywhere}.tag{border:1px so
 {% if v.proof %}<h2>{{ h.proof }}</h2>{% for row in v.proof %}
 <p><code class="where">{{ row.where }}</code></p><pre>{{ row.text }}</pre>{% if row.note %}<p class="dim">{{ row.note }}</p>{% endif %}{% endfor %}{% endif %}
 {% if v.remedies %}<h2>{{ v.do_heading }}</h2><ol>{% for item in v.remedies %}
-<li><b>{{ item.title }}</b>{% if item.knob %} <code>{{ item.knob }}{{ ' ' if item.knob.startswith('-') else '=' }}{{ item.value }}</code>{% endif %}
+<li><b>{{ item.title }}</b>{% if item.knob %} <code>{{ setting(item) }}</code>{% endif %}
 {% for text in (item.why, item.cost, item.note) if text %}<br><span class="dim">{{ text }}</span>{% endfor %}
 {% if item.command and item.kind not in ('flag', 'env') %}<pre>{{ item.command }}</pre>{% endif %}</li>{% endfor %}</ol>{% endif %}
 {% if v.command %}<pre>{{ v.command }}</pre>{% endif %}
@@ -52,5 +52,9 @@ def render_html(report: Report, lang: Lang, *, all_lives: bool = False) -> str:
     environment = Environment(autoescape=True, trim_blocks=True)
     headings = {name: text.pick(lang) for name, text in HEADINGS.items()}
     return environment.from_string(_PAGE).render(
-        v=view(report, lang, all_lives=all_lives), h=headings, lang=lang, version=report.lifesign_version
+        v=view(report, lang, all_lives=all_lives),
+        h=headings,
+        lang=lang,
+        setting=setting,
+        version=report.lifesign_version,
     )

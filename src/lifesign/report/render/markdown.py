@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from lifesign.report.model import Advice, Report
-from lifesign.report.view import HEADINGS, UNVERIFIED, view
+from lifesign.report.view import HEADINGS, UNVERIFIED, setting, view
 from lifesign.text import Lang
 
 
@@ -64,8 +64,7 @@ def render_markdown(report: Report, lang: Lang, *, all_lives: bool = False) -> s
 def _remedy(item: Advice, lang: Lang) -> list[str]:
     rows = [f"{item.rank}. **{_plain(item.title)}**"]
     if item.knob:
-        knob = f"{item.knob} {item.value}".strip() if item.knob.startswith("-") else f"{item.knob}={item.value}"
-        rows[0] += f" {_code(knob)}"
+        rows[0] += f" {_code(setting(item))}"
     if item.valid_in_version is False:
         rows[0] += f" ({UNVERIFIED.pick(lang)})"
     rows += [f"   {_plain(text)}" for text in (item.why, item.cost, item.note) if text]

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from lifesign.report.model import Advice, Report
-from lifesign.report.view import HEADINGS, UNVERIFIED, Row, View, view
+from lifesign.report.view import HEADINGS, UNVERIFIED, Row, View, setting, view
 from lifesign.text import Lang, T
 
 MIN_WIDTH, MAX_WIDTH = 60, 110
@@ -142,7 +142,7 @@ def _remedies(page: _Page, shown: View, lang: Lang) -> None:
 
 def _remedy(page: _Page, heading: str, item: Advice, indent: int, lang: Lang) -> None:
     first = heading + " " * max(1, indent - 1 - cell_len(heading)) + str(item.rank)
-    knob = _knob(item)
+    knob = setting(item)
     room = page.width - indent - 4
     line = Text(item.title, style="bold")
     if knob and cell_len(item.title) + cell_len(knob) + 3 <= room:
@@ -160,14 +160,6 @@ def _remedy(page: _Page, heading: str, item: Advice, indent: int, lang: Lang) ->
     for text in (item.why, item.cost, item.note):
         if text:
             page.block("", text, indent + 3, style="dim")
-
-
-def _knob(item: Advice) -> str:
-    if not item.knob:
-        return ""
-    if item.knob.startswith("-"):
-        return f"{item.knob} {item.value}".strip()
-    return f"export {item.knob}={item.value}" if item.value else item.knob
 
 
 def _rest(page: _Page, shown: View, lang: Lang) -> None:
