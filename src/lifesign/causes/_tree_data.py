@@ -75,6 +75,10 @@ SILENT: tuple[Question, ...] = (
         "Bus error", test=lambda life, event: "Bus error" in event.text and said("libnccl", "file too short")(life, event),
     ),
     q(
+        "connector-crash", "kv-connector", "Does the native stack begin in a KV connector (NIXL, Mooncake)?", "native 栈的开头是 KV connector（NIXL、Mooncake）吗？",
+        "nixlAgent::", test=lambda life, event: event.kind == "native" and any(part in event.text[:500].lower() for part in ("nixl", "mooncake", "lmcache")),
+    ),
+    q(
         "grammar-library", "request-poison", "Does the C++ exception come from the grammar library?", "C++ 异常来自语法约束库吗？",
         "xgrammar::", "llguidance", "/cpp/grammar_",
     ),
@@ -189,7 +193,7 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     q(
         "processes", "process-lifecycle", "Is it about starting or forking processes?", "和创建进程有关吗？",
-        "Cannot re-initialize CUDA in forked subprocess", "bootstrapping phase", "send sigterm to process EngineCore",
+        "Cannot re-initialize CUDA in forked subprocess", "bootstrapping phase", "daemonic processes are not allowed", "signal only works in main thread", "send sigterm to process EngineCore",
         card="fork-cuda-init",
     ),
     q(
@@ -262,7 +266,7 @@ QUESTIONS: tuple[Question, ...] = (
         "one-request", "request-poison", "Does one request bring it down (grammar, images, token ids)?", "是某个请求（语法、图片、token id）把它拖垮的吗？",
         "multimodal tokens to", "json_schema_converter", "is out of bounds for dimension", "could not broadcast input array",
         test=any_of(
-            words("multimodal tokens to", "Expected a cached item for", "exceeds bounds", "json_schema", "grammar", "is out of bounds for dimension", "could not broadcast input array", "Duplicate request"),
+            words("multimodal tokens to", "image tokens to", "Expected a cached item for", "exceeds bounds", "json_schema", "grammar", "is out of bounds for dimension", "could not broadcast input array", "Duplicate request"),
             in_frames("structured_output/", "guided_decoding", "outlines", "xgrammar"),
             lambda life, event: request_drains_pool(life, event),
         ),

@@ -188,6 +188,10 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
     if life.after(event, "Recovered from KV load failure", "marking blocks as invalid", within=60) is not None:
         # The request was computed again: an error, but no death.
         finding.role, finding.certainty = "context", "possible"
+    crashed = _crashed_there(event, life) if event.kind == "native" else ""
+    if crashed:
+        finding.subtype = finding.values["frame"] = crashed
+        finding.values["file"] = crashed
     if finding.subtype == "connector" and event.exc is not None:
         finding.subtype = _by_frames(event, life)
     return finding
@@ -207,9 +211,10 @@ def _by_frames(event: Event, life: Life) -> str:
     files = [frame.file.replace("\\", "/").lower() for frame in event.exc.frames]
     asserted = event.exc.short_type == "AssertionError"
     code = event.exc.frames[-1].code if event.exc.frames else ""
-    if any("block_size" in text or "block size" in text for text in (event.text, code)) and not any(
-        part in file for file in files[-2:] for part in _OFFLOAD_FRAMES
-    ):
+    sized = any("block_size" in text or "block size" in text for text in (event.text, code))
+    offloads = any(part in file for file in files[-2:] for part in _OFFLOAD_FRAMES)
+    if sized and not offloads and event.exc.short_type != "KeyError":
+        # A KeyError only says that the two sides never met.
         return "block-size"
     for file in reversed(files):
         if "nixl" in file:
@@ -257,6 +262,12 @@ def _raised_there(event: Event, _life: Life) -> bool:
     return any(part in place for place in tail for part in parts)
 
 
+def _crashed_there(event: Event, _life: Life) -> str:
+    """The connector at the top of the native stack of a crash, or an empty string."""
+    top = event.text[:500].lower()
+    return next((name for name in ("nixl", "lmcache", "mooncake") if name in top), "")
+
+
 CAUSE = Cause(
     slug="kv-connector",
     code="C3",
@@ -294,6 +305,12 @@ CAUSE = Cause(
             kinds=("exception", "wrapper"),
         ),
         Signature("connector", none=_OTHERS, when=_raised_there, kinds=("exception",)),
+        Signature(
+            "connector",
+            when=lambda event, life: bool(_crashed_there(event, life)),
+            kinds=("native",),
+            certainty="supported",
+        ),
         Signature("connector", when=counts_external_tokens, kinds=("exception",), certainty="supported"),
         Signature(
             "connector",

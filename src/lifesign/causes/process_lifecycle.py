@@ -57,6 +57,28 @@ GUARD_OWNS = Remedy(
     source="vllm#50067",
 )
 
+OWN_PROCESS = Remedy(
+    slug="own-engine-process",
+    kind="check",
+    title=T("start the engine from a plain process", "在普通（非 daemon）进程里启动引擎"),
+    why=T(
+        "Pool workers, celery prefork and Process(daemon=True) may not start children: use daemon=False, `celery --pool=solo`, or a vLLM server of its own.",
+        "进程池 worker、celery prefork、Process(daemon=True) 都不许再开子进程：改用 daemon=False、`celery --pool=solo`，或单独跑一个 vLLM 服务。",
+    ),
+    command='grep -nE "daemon *= *True|multiprocessing.Pool|celery" your_script.py',
+    source="vllm#18308, vllm#3724",
+)
+MAIN_THREAD = Remedy(
+    slug="engine-in-main-thread",
+    kind="check",
+    title=T("create the engine in the main thread", "在主线程里创建引擎"),
+    why=T(
+        "Python allows signal handlers only in the main thread; these releases set one when the engine is created. Create it there, or take a later release.",
+        "Python 只允许在主线程里设信号处理函数，而这些版本创建引擎时要设一个。在主线程创建，或换更新的版本。",
+    ),
+    source="vllm#14008, vllm#12690",
+)
+
 SUBTYPES = {
     "fork-cuda-init": Subtype(
         T("CUDA was used before the workers were forked", "在 fork 出 worker 之前就用了 CUDA"),
@@ -89,6 +111,24 @@ SUBTYPES = {
             "spawn 出来的 worker 会导入主脚本。没有 `if __name__ == '__main__':`，它们又会各自启动引擎，Python 不允许这样。",
         ),
         (lib.MAIN_GUARD,),
+    ),
+    "daemon-parent": Subtype(
+        T("The engine was started inside a daemonic process", "引擎被放在 daemon 进程里启动"),
+        T(
+            "vLLM starts processes of its own, and Python refuses that to a daemonic process (a pool worker, celery, Process(daemon=True)).",
+            "vLLM 要自己启动子进程，而 Python 不允许 daemon 进程（进程池 worker、celery、Process(daemon=True)）再开子进程。",
+        ),
+        (OWN_PROCESS, lib.UPGRADE_VLLM),
+        ("vllm#18308", "vllm#3724"),
+    ),
+    "not-main-thread": Subtype(
+        T("The engine was created outside the main thread", "引擎不是在主线程里创建的"),
+        T(
+            "Creating the engine sets a signal handler, and Python allows that in the main thread only.",
+            "创建引擎时要设信号处理函数，而 Python 只允许主线程这样做。",
+        ),
+        (MAIN_THREAD, lib.UPGRADE_VLLM),
+        ("vllm#14008", "vllm#13806", "vllm#12690"),
     ),
     "external-sigterm": Subtype(
         T("Somebody outside told the engine to stop", "外部有人让引擎停下"),
@@ -166,6 +206,8 @@ CAUSE = Cause(
                 "Cannot re-initialize NPU in forked",
             ),
         ),
+        Signature("daemon-parent", any=("daemonic processes are not allowed to have children",)),
+        Signature("not-main-thread", any=("signal only works in main thread",)),
         Signature("spawn-no-main-guard", any=("An attempt has been made to start a new process before the",)),
         Signature(
             "external-sigterm",

@@ -289,7 +289,12 @@ CAUSE = Cause(
     signatures=(
         Signature(
             "mm-placeholders",
-            any=("multimodal tokens to", "Encoder cache miss for", "multi-modal positions and hashes must match"),
+            any=(
+                "multimodal tokens to",
+                "image tokens to",
+                "Encoder cache miss for",
+                "multi-modal positions and hashes must match",
+            ),
             kinds=("exception", "wrapper", "log"),
             when=_fatal_place,
         ),
