@@ -125,8 +125,8 @@ ARMED = """
     import time
     from lifesign.vllm_plugin.stacks import answer_dump_requests
     answer_dump_requests()
-    print("armed", flush=True)
     def a_function_of_the_test():
+        print("armed", flush=True)
         time.sleep(60)
     a_function_of_the_test()
 """

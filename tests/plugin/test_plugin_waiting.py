@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lifesign.guard.detector.policy import StepSize
-from lifesign.vllm_plugin.hooks import attach, make_patient, other_call, step_size
+from lifesign.vllm_plugin.hooks import attach, leave_alone, make_patient, other_call, step_size
 from lifesign.vllm_plugin.waiting import (
     SLICE_S,
     Call,
@@ -346,6 +346,7 @@ def test_a_ring_that_cannot_be_resumed_safely_is_left_alone(caplog: pytest.LogCa
             del ring.local_socket
         executor = FakeExecutor([ring])
         caplog.clear()
+        leave_alone.cache_clear()
         attach(executor, RecordingWatcher(), "carries")
         assert "_lifesign_supervisor" not in executor.__dict__
         assert "dequeue" not in ring.__dict__

@@ -65,8 +65,9 @@ def switch_on() -> None:
         leave_alone(f"{type(error).__name__}: {error}")
 
 
+@functools.lru_cache(maxsize=32)
 def leave_alone(why: str) -> None:
-    """The one warning: patience is off here, vLLM behaves as without lifesign."""
+    """The one warning (per reason and process): patience is off here, vLLM behaves as without lifesign."""
     LOG.warning("lifesign: patience is off in this process, vLLM is left as it is: %s", why[:500])
 
 
