@@ -229,22 +229,27 @@ def _phase_of(event: Event, life: Life) -> Phase:
 
 
 def _mark_foreign(life: Life) -> None:
-    """Lines of other containers or programs in the same log are no evidence about this engine."""
-    voices: dict[str, bool] = {}
+    """Lines of other containers or programs in the same log are no evidence about this engine.
+
+    A source is an engine's when a good part of its lines carries a vLLM head; a gateway that once quotes an engine's
+    log in a message is none.
+    """
+    voices: dict[str, list[int]] = {}
     for event in life.events:
         if event.process.source:
-            known = bool(event.process.name) or (bool(event.origin) and event.origin != "uvicorn")
-            voices[event.process.source] = voices.get(event.process.source, False) or known
-    if sum(voices.values()) == 0 or all(voices.values()):
+            counts = voices.setdefault(event.process.source, [0, 0])
+            counts[0] += bool(event.process.name) or (bool(event.origin) and event.origin != "uvicorn")
+            counts[1] += 1
+    engines = {source for source, (known, total) in voices.items() if known * 4 >= total}
+    if not engines or len(engines) == len(voices):
         return
     for event in life.events:
-        if (
-            event.process.source
-            and not voices[event.process.source]
-            and event.kind != "kernel"
-            and event.process.source not in ("kernel", "raylet", "gcs_server")
-        ):
+        source = event.process.source
+        if source and source not in engines and event.kind != "kernel" and source not in _SYSTEM_SOURCES:
             event.weight = "foreign"
+
+
+_SYSTEM_SOURCES = ("kernel", "raylet", "gcs_server")
 
 
 def _settle(life: Life) -> None:
