@@ -232,7 +232,7 @@ def _for_the_cpu(event: Event, _life: Life) -> bool:
 def _memory_hint(event: Event, life: Life) -> bool:
     """Whether a SIGKILL may be laid to memory: the log holds a hint besides the number.
 
-    A hint is offloading to host memory, unified memory, an earlier warning about host memory, or exit status 137 of a
+    A hint is offloading or caching in host memory, unified memory, an earlier warning about host memory, or exit status 137 of a
     container while the weights were being loaded.
     """
     if life.config.get("cpu_offload_gb") or life.config.get("kv_offloading_size") or _unified(life):
@@ -241,6 +241,9 @@ def _memory_hint(event: Event, life: Life) -> bool:
         life.before(event, "low on memory", "memory pressure", "Possibly too large swap space", "available RAM")
         is not None
     ):
+        return True
+    if event.phase is not Phase.SERVING and life.before(event, "Creating LMCacheEngine", within=60) is not None:
+        # It pins max_local_cpu_size of host memory in every rank at that moment.
         return True
     told_by_shell = "137" in event.text or event.kind == "plain"
     return told_by_shell and event.phase in (Phase.LOAD, Phase.PROFILE)
