@@ -247,7 +247,7 @@ class Engine:
             return self._step(until_s)
         start_s = self.now_s
         step_s = self._mean_work_s() * math.exp(self.rng.gauss(0.0, 0.05)) / speed
-        slow_s = start_s + self.rng.expovariate(self.world.slow_step_share / step_s)
+        slow_s = start_s + self._gap(self.world.slow_step_share / step_s)
         end_s = min(self._boundary_s, until_s, start_s + RUN_MAX_S, slow_s)
         # At least one step is finished: a run that is cut at once still leaves a mark.
         end_s = max(end_s, start_s + step_s)

@@ -206,8 +206,9 @@ class Detector:
         self.clock.reset()
         self.score.value = 0.0
         self._idle_s += step_s
-        if halted is None:
+        if halted is None and any(one.window_s > 0.0 for one in poll.processes):
             self.process_channel.check.idle(self.process_channel.read(poll.processes))
+        if poll.gpus:
             self.gpu_channel.check.idle(self.gpu_channel.read(poll.gpus))
         commands = self._move(halted or Finding.NO_DEMAND, poll.processes)
         if self.settings.canary and self._idle_s >= CANARY_AFTER_S and not self._canary_out and halted is None:
@@ -364,5 +365,5 @@ def _within(value: float, bounds: tuple[float, float]) -> float:
 
 
 def _named_exit(event: Exited) -> str:
-    how = f"signal {event.signal}" if event.signal else f"exit code {event.code}"
+    how = f"signal {event.signal}" if event.signal else "gone" if event.code is None else f"exit code {event.code}"
     return f"{event.who} (pid {event.pid}): {how}"

@@ -54,6 +54,7 @@ class Interval:
     faults: int = 0
     switches: int = 0
     busy_threads: int = 0
+    preemptions: int = 0
     major_faults: int = 0
     io_bytes: int = 0
 
@@ -65,7 +66,7 @@ class Tracked:
     start_ticks: int
     at_s: float
     times: dict[str, tuple[float, float]] = field(default_factory=dict)
-    details: dict[str, tuple[int, int]] = field(default_factory=dict)
+    details: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     io_bytes: int = -1
     major_faults: int = 0
     intervals: deque[Interval] = field(default_factory=lambda: deque(maxlen=INTERVALS_KEPT))
@@ -102,6 +103,21 @@ class ProcessProbe:
             alive = {target.pid for target in targets}
             self._tracked = {pid: one for pid, one in self._tracked.items() if pid in alive}
         return found
+
+    def states(self, targets: list[Target]) -> tuple[ProcessSignals, ...]:
+        """Only whether each target is there, stopped or gone: one file per process, no counters."""
+        found = []
+        for target in targets:
+            stat = _stat_fields(f"{self._proc}/{target.pid}/stat")
+            tracked = self._tracked.get(target.pid)
+            expected = target.start_ticks or (tracked.start_ticks if tracked else 0)
+            signals = ProcessSignals(target.pid, target.role, target.rank, stat[0] if stat else "X")
+            if stat and expected and int(stat[19]) != expected:
+                signals.state = "X"
+            if signals.state in ("T", "t"):
+                signals.traced = signals.state == "t" or self._number(target.pid, b"TracerPid:") > 0
+            found.append(signals)
+        return tuple(found)
 
     @property
     def waits_known(self) -> bool:
@@ -148,7 +164,7 @@ class ProcessProbe:
             interval.wait_s += waited_s
             wants.append((ran_s + waited_s, thread, ran_s))
         bound_s = max(BUSY_MIN * length_s, BUSY_SHARE * max((want for want, _, _ in wants), default=0.0))
-        details: dict[str, tuple[int, int]] = {}
+        details: dict[str, tuple[int, int, int]] = {}
         for want_s, thread, ran_s in wants:
             if not first and want_s < bound_s:
                 continue
@@ -162,6 +178,7 @@ class ProcessProbe:
                 interval.cpu_s += ran_s
                 interval.faults += max(0, now[0] - then[0])
                 interval.switches += max(0, now[1] - then[1])
+                interval.preemptions += max(0, now[2] - then[2])
         # A thread that was not busy begins anew when it becomes so: what it did in its naps must not count as movement.
         tracked.details = details
         if (interval.run_s + interval.wait_s) < QUIET_DEMAND * length_s or first:
@@ -194,6 +211,7 @@ class ProcessProbe:
             signals.cpu_s += one.cpu_s
             signals.faults += one.faults
             signals.switches += one.switches
+            signals.preemptions += one.preemptions
             signals.busy_threads = min(signals.busy_threads, one.busy_threads)
             signals.major_faults += one.major_faults
             signals.io_bytes += one.io_bytes
@@ -224,13 +242,15 @@ class ProcessProbe:
                 times[thread] = ((int(stat[11]) + int(stat[12])) * _TICK_S, 0.0)
         return times, known
 
-    def _details(self, pid: int, thread: str) -> tuple[int, int] | None:
-        """Minor faults and voluntary switches of a thread since it began."""
+    def _details(self, pid: int, thread: str) -> tuple[int, int, int] | None:
+        """Minor faults, voluntary and forced switches of a thread since it began."""
         base = f"{self._proc}/{pid}/task/{thread}"
         stat = _stat_fields(f"{base}/stat")
         if not stat:
             return None
-        return int(stat[7]), _number_after(_read(f"{base}/status"), b"\nvoluntary_ctxt_switches:")
+        status = _read(f"{base}/status")
+        voluntary = _number_after(status, b"\nvoluntary_ctxt_switches:")
+        return int(stat[7]), voluntary, _number_after(status, b"\nnonvoluntary_ctxt_switches:")
 
     def _number(self, pid: int, name: bytes, file: str = "status") -> int:
         return _number_after(b"\n" + _read(f"{self._proc}/{pid}/{file}"), b"\n" + name)

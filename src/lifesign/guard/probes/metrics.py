@@ -1,0 +1,195 @@
+"""Reads a vLLM server's /metrics page: what is asked of the engine, and whether anything moved.
+
+Known limits, by design of vLLM: the page keeps answering while the engine hangs; all series freeze at the last step; a
+request that arrives at a hung engine is never counted; a prefill-only step moves no counter but the KV usage. So a page
+that stands still is no verdict, and one that moves is progress.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import threading
+import time
+import urllib.parse
+from dataclasses import dataclass, field
+
+from lifesign.errors import UsageError
+
+TIMEOUT_S = 3.0
+PAGE_BYTES = 4 << 20
+LINE_BYTES = 2048
+WANTED: dict[str, tuple[str, ...]] = {
+    # what -> its series, newest name first
+    "running": ("vllm:num_requests_running",),
+    "waiting": ("vllm:num_requests_waiting",),
+    "generated": ("vllm:generation_tokens_total", "vllm:generation_tokens"),
+    "prompted": ("vllm:prompt_tokens_total", "vllm:prompt_tokens"),
+    "iterations": ("vllm:iteration_tokens_total_count",),
+    "kv_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+}
+MOVING = ("generated", "prompted", "iterations", "kv_usage")
+
+
+@dataclass(slots=True)
+class MetricsReading:
+    """One page. `values` holds what was found of `WANTED`, summed over engines."""
+
+    at_s: float
+    values: dict[str, float] = field(default_factory=dict)
+    is_vllm: bool = False
+
+    @property
+    def demand(self) -> bool:
+        """Whether requests are running or waiting, as far as the page knows."""
+        return self.values.get("running", 0.0) + self.values.get("waiting", 0.0) > 0.0
+
+    def moved_since(self, older: MetricsReading) -> int:
+        """Units of progress since an older page: iterations where they are counted, else 1 if anything moved."""
+        steps = self.values.get("iterations", 0.0) - older.values.get("iterations", 0.0)
+        if 0.0 < steps < 1e9:
+            return int(steps)
+        moved = any(self.values.get(name) != older.values.get(name) for name in MOVING)
+        return 1 if moved else 0
+
+    @property
+    def missing(self) -> list[str]:
+        """What a page of a known release has and this one lacks."""
+        return [names[0] for what, names in WANTED.items() if what not in self.values]
+
+
+def parse_metrics(text: str, at_s: float) -> MetricsReading:
+    """The reading of one page in Prometheus' text format. Never raises: lines that aren't understood are left out."""
+    reading = MetricsReading(at_s)
+    names = {name: what for what, series in WANTED.items() for name in series}
+    found: dict[str, dict[str, float]] = {}
+    for line in text.splitlines():
+        if not line.startswith("vllm:"):
+            continue
+        reading.is_vllm = True
+        line = line[:LINE_BYTES]
+        name = line.partition("{")[0].partition(" ")[0]
+        what = names.get(name)
+        if what is None:
+            continue
+        value = line.rpartition("}")[2].split() if "{" in line else line.split()[1:]
+        with contextlib.suppress(ValueError, IndexError):
+            number = float(value[0])
+            if number == number and abs(number) != float("inf"):
+                sums = found.setdefault(what, {})
+                sums[name] = sums.get(name, 0.0) + number
+    for what, sums in found.items():
+        # Two names of one thing on the same page: the newest counts, not the sum.
+        reading.values[what] = next(sums[name] for name in WANTED[what] if name in sums)
+    return reading
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where the server answers."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str = "/metrics"
+
+    @property
+    def url(self) -> str:
+        """As a person would write it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+    @property
+    def local(self) -> bool:
+        """Whether it is on this machine, as far as its name tells."""
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+
+
+def parse_url(text: str) -> Endpoint:
+    """The endpoint of a server's URL (`http://host:port`, with or without a path). Raises UsageError."""
+    try:
+        parts = urllib.parse.urlsplit(text if "//" in text else f"http://{text}")
+        port = parts.port
+    except ValueError as error:
+        raise UsageError(f"{text!r} is no URL ({error}); give one like http://127.0.0.1:8000") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"{text!r} is neither a pid nor a URL; give one like 4100 or http://127.0.0.1:8000")
+    path = parts.path if parts.path.endswith("/metrics") else "/metrics"
+    return Endpoint(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80), path)
+
+
+def fetch(endpoint: Endpoint, path: str | None = None, timeout_s: float = TIMEOUT_S) -> tuple[int, str]:
+    """(status, text) of one GET. Raises OSError or http.client.HTTPException if there is no answer. No proxy is used."""
+    kind = http.client.HTTPSConnection if endpoint.scheme == "https" else http.client.HTTPConnection
+    connection = kind(endpoint.host, endpoint.port, timeout=timeout_s)
+    try:
+        connection.request("GET", path or endpoint.path, headers={"Accept": "text/plain", "Connection": "close"})
+        answer = connection.getresponse()
+        return answer.status, answer.read(PAGE_BYTES).decode("utf-8", "replace")
+    finally:
+        connection.close()
+
+
+def canary(endpoint: Endpoint, timeout_s: float) -> float | None:
+    """Seconds that a request for one token took; None if it failed. Only for an engine that is otherwise idle."""
+    import json
+
+    began_s = time.monotonic()
+    try:
+        status, text = fetch(endpoint, "/v1/models", timeout_s)
+        model = json.loads(text)["data"][0]["id"] if status == 200 else ""
+        kind = http.client.HTTPSConnection if endpoint.scheme == "https" else http.client.HTTPConnection
+        connection = kind(endpoint.host, endpoint.port, timeout=timeout_s)
+        try:
+            body = json.dumps({"model": model, "prompt": "1", "max_tokens": 1, "temperature": 0})
+            connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            answer.read(PAGE_BYTES)
+            good = answer.status == 200
+        finally:
+            connection.close()
+    except (OSError, http.client.HTTPException, ValueError, KeyError, IndexError, TypeError):
+        return None
+    return time.monotonic() - began_s if good else None
+
+
+class MetricsProbe:
+    """Fetches the page once a second in a thread of its own, so that a slow page never delays a look at the processes."""
+
+    def __init__(self, endpoint: Endpoint, every_s: float = 1.0) -> None:
+        self.endpoint = endpoint
+        self.last: MetricsReading | None = None
+        self.error = ""
+        self.refused = 0
+        self._every_s = every_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+
+    def start(self) -> None:
+        """Begin to fetch."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop fetching; a request under way is left to its own time-out."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            began_s = time.monotonic()
+            self.fetch_once()
+            self._stop.wait(max(0.0, self._every_s - (time.monotonic() - began_s)))
+
+    def fetch_once(self) -> None:
+        """One page; `last` and `error` say how it went."""
+        try:
+            status, text = fetch(self.endpoint)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self.error = str(error)[:200] or type(error).__name__
+            self.refused = self.refused + 1 if isinstance(error, ConnectionRefusedError) else 0
+            return
+        self.refused = 0
+        if status != 200:
+            self.error = f"HTTP {status}"
+            return
+        self.error = ""
+        self.last = parse_metrics(text, time.monotonic())
