@@ -88,7 +88,8 @@ def _lines(*found: tuple[float, int] | None) -> tuple[int, ...]:
 
 
 def current_sequences(life: Life) -> int:
-    """Sequences per step now: the setting, what the warm-up printed, or the smallest default (256; CPU: 128).
+    """Sequences per step now: the setting, what the warm-up printed, or the smallest default (256; CPU: 128), unless
+    more were seen running.
 
     Source of the defaults: vLLM EngineArgs (V1): 256 below 70 GiB, 1024 above (A100: 256); CPU 128 x world size
     from 0.10.0, 32 in 0.9.2.
@@ -99,7 +100,9 @@ def current_sequences(life: Life) -> int:
         value = found[0] if found else None
     if value is not None and value >= 1:
         return int(value)
-    return 128 * max(1, life.world_size) if life.platform == "cpu" else 256
+    running = figure(life, "running_reqs")
+    default = 128 * max(1, life.world_size) if life.platform == "cpu" else 256
+    return max(default, int(running[0]) if running else 0)
 
 
 def current_batched_tokens(life: Life) -> int:
@@ -213,12 +216,11 @@ def fewer_sequences(life: Life) -> Computed | None:
             f"{_whole(current)} 个序列要 {_gib(tried[0])}，只剩 {_gib(free[0])}：取同一数组只占其一半的数量",
         )
         return _fewer(value, current, how, _lines(tried, free, dummy))
+    stated = dummy is not None or setting(life, "max_num_seqs") is not None
+    now = T(f"now {current}", f"现为 {current}") if stated else T(f"{current} by default", f"默认 {current}")
     if life.platform == "cpu" and current > 16:
-        return _fewer(
-            16, current, T(f"first aid on CPU: 16 instead of {current}", f"CPU 上的急救值：由 {current} 减到 16"), ()
-        )
-    value = floor_power_of_two(current / 2)
-    return _fewer(value, current, T(f"half of {_whole(current)}", f"{_whole(current)} 的一半"), ())
+        return _fewer(16, current, T(f"first aid on CPU; {now.en}", f"CPU 上的急救值；{now.zh}"), ())
+    return _fewer(floor_power_of_two(current / 2), current, now, ())
 
 
 def _fewer(value: int, current: int, how: T, lines: tuple[int, ...]) -> Computed | None:
@@ -319,25 +321,26 @@ def fit_utilisation(life: Life) -> Computed | None:
 
 
 def raise_utilisation(life: Life) -> Computed | None:
-    """A larger share: vLLM's own suggestion, else now + missing KV cache / total (+ 0.01), at most 0.97; without figures
-    0.95. None when even 0.97 isn't enough."""
+    """A larger share: vLLM's own suggestion, else now + missing KV cache / total, at most 0.97; without figures 0.95. None when even 0.97 isn't enough."""
     current = current_utilisation(life)
     own = figure(life, "suggested_utilisation")
     if own is not None and current < own[0] <= 0.98:
         return Computed(f"{own[0]:g}", T("vLLM's own suggestion", "vLLM 自己的建议"), _lines(own))
-    needed, available, total = (
-        figure(life, "kv_needed_gib"),
-        figure(life, "kv_available_gib"),
-        figure(life, "total_gib"),
-    )
-    if needed is not None and available is not None and total is not None and total[0] > 0:
+    needed, available = figure(life, "kv_needed_gib"), figure(life, "kv_available_gib")
+    if needed is not None and available is not None:
+        total, weights = figure(life, "total_gib"), figure(life, "weights_gib")
         missing = needed[0] - available[0]
-        value = math.ceil(100 * (current + missing / total[0]) + 1 - 1e-6) / 100
-        how = T(
-            f"now {current:g}; {_gib(missing)} of KV cache are missing on a card of {_gib(total[0])}",
-            f"现为 {current:g}；{_gib(total[0])} 的卡上还缺 {_gib(missing)} KV cache",
-        )
-        return Computed(f"{value:.2f}", how, _lines(needed, available, total)) if current < value <= 0.97 else None
+        if total is None and weights is not None:
+            # Weights and cache fill the share, so the card is at least this large; on a larger one less is needed.
+            total = ((weights[0] + available[0]) / current, weights[1])
+        if total is not None and total[0] > 0:
+            value = math.ceil(100 * (current + missing / total[0]) - 1e-6) / 100
+            how = T(
+                f"now {current:g}; {_gib(missing)} of KV cache are missing on a card of about {total[0]:.0f} GiB",
+                f"现为 {current:g}；约 {total[0]:.0f} GiB 的卡上还缺 {_gib(missing)} KV cache",
+            )
+            lines = _lines(needed, available, total)
+            return Computed(f"{value:.2f}", how, lines) if current < value <= 0.97 else None
     if current < 0.95:
         return Computed("0.95", T(f"now {current:g}", f"现为 {current:g}"), ())
     return None
