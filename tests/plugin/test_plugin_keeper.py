@@ -197,7 +197,13 @@ def test_a_spinner_that_touches_little_is_dead(caplog: pytest.LogCaptureFixture)
     bench = Bench(lambda age_s: (spinning(),), touched=lambda pid: Touched(WORKING_BYTES // 2, 1.0, 0.2))
     bench.teach()
     assert bench.wait_until_dead(60.0) <= 20.0
-    assert "touches 6.0 MiB/s of memory" in caplog.text
+    assert "touched 6.0 MiB of memory in 1.0 processor seconds" in caplog.text
+
+
+def test_a_spinner_too_starved_to_tell_is_not_called_dead() -> None:
+    bench = Bench(lambda age_s: (spinning(),), touched=lambda pid: Touched(1 << 20, 0.1, 0.1))
+    bench.teach()
+    assert bench.wait(120.0) == pytest.approx(120.0)
 
 
 def test_a_single_thread_that_could_be_either_is_decided_by_the_memory_it_touches(

@@ -25,7 +25,7 @@ from lifesign.vllm_plugin import stacks
 from lifesign.vllm_plugin.assembly import compilers_of, restart_cost_s, seconds_since_start, workers_of
 from lifesign.vllm_plugin.metrics import BeaconCollector
 from lifesign.vllm_plugin.shim import shimmed_environment, write_shim
-from lifesign.vllm_plugin.touched import touched_in
+from lifesign.vllm_plugin.touched import SecondOpinion, Touched, touched_in
 from lifesign.vllm_plugin.uniproc import Steps, wrap_uniproc
 
 SRC = str(Path(lifesign.__file__).resolve().parent.parent)
@@ -200,23 +200,47 @@ def test_what_a_process_calls_itself_cannot_write_into_the_log(monkeypatch: pyte
 # Memory touched
 
 
+WORK = """
+    block = bytearray(96 << 20)
+    while True:
+        for at in range(0, len(block), 4096):
+            block[at] = 1
+"""
+
+
 def test_work_touches_memory_and_a_spin_does_not() -> None:
-    work = """
-        block = bytearray(96 << 20)
-        while True:
-            for at in range(0, len(block), 4096):
-                block[at] = 1
-    """
-    with child(work) as pid:
+    with child(WORK) as pid:
         time.sleep(0.5)
-        worked = touched_in(pid, 0.6)
+        worked = touched_in(pid)
     with child("while True: pass") as pid:
         time.sleep(0.2)
-        spun = touched_in(pid, 0.6)
+        spun = touched_in(pid)
     if worked is None or spun is None:
         pytest.skip("this kernel doesn't say which pages were touched")
-    assert worked.working
-    assert not spun.working
+    assert worked.working in (True, None), worked
+    assert spun.working in (False, None), spun
+    assert worked.bytes > spun.bytes
+    assert worked.cost_s < 5.0
+
+
+def test_too_little_processor_time_decides_nothing() -> None:
+    assert Touched(0, 0.1, 0.0).working is None
+    assert Touched(1 << 20, 0.5, 0.0).working is False
+    assert Touched(9 << 20, 0.5, 0.0).working is True
+    assert Touched(9 << 20, 1.0, 0.0).working is False
+    assert Touched(13 << 20, 2.0, 0.0).working is True
+
+
+def test_a_second_opinion_keeps_its_price_down() -> None:
+    now_s = 0.0
+    opinion = SecondOpinion(lambda pid: Touched(1 << 30, 1.0, 0.5), lambda: now_s)
+    assert opinion.may_ask(7)
+    assert opinion.ask(7) is True
+    now_s = 19.9
+    assert not opinion.may_ask(7)
+    assert opinion.may_ask(8)
+    now_s = 20.1
+    assert opinion.may_ask(7)
 
 
 def test_nothing_is_known_of_a_process_that_is_gone() -> None:

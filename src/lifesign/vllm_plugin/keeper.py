@@ -156,7 +156,10 @@ class Keeper:
             self._extended(wait)
 
     def _ask_about_spinners(self, now_s: float, anyway: bool = False) -> bool:
-        """A second opinion about workers that burn processor time without moving; True when one of them does get somewhere."""
+        """A second opinion about workers that burn processor time without moving; True when one of them gets somewhere.
+
+        `anyway`: this is the last look before a verdict. Then one that is too starved to tell counts as well.
+        """
         moves = False
         for one in self._processes:
             if self.detector.activities.get(one.pid) not in DOUBTFUL or not (anyway or self.opinion.may_ask(one.pid)):
@@ -165,6 +168,8 @@ class Keeper:
             if answer is not None:
                 self.probe.told(one.pid, answer, now_s)
                 moves = moves or answer
+            elif anyway and self.opinion.undecided(one.pid):
+                moves = True
         return moves
 
     def _suspected(self, wait: Wait, change: Changed) -> None:
@@ -237,7 +242,7 @@ class Keeper:
             word = activity.value if activity is not None else "unseen"
             touched = self.opinion.last.get(one.pid)
             if touched is not None and activity in DOUBTFUL:
-                word += f", touches {touched.bytes / touched.window_s / 2**20:.1f} MiB/s of memory"
+                word += f", touched {touched.bytes / 2**20:.1f} MiB of memory in {touched.cpu_s:.1f} processor seconds"
             parts.append(
                 f"{one.role} {one.rank} (pid {one.pid}): {word}, state {one.state or '?'}, {one.demand:.2f} threads runnable"
             )

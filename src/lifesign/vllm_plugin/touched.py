@@ -12,31 +12,40 @@ meanwhile. So this is a second opinion, asked for only about a process that look
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 WATCH_S = 1.0
+LONGEST_S = 4.0
+CPU_WANTED_S = 1.0
+CPU_NEEDED_S = 0.4
+"""A starved process is watched longer, and nothing is said of one that got less processor time than this."""
 WORKING_BYTES = 12 << 20
-"""More touched in a second is work. Measured: a spinning vLLM worker 1 MiB, a bare Python loop up to 7, a working one 25 to 75."""
+"""More touched in a processor second is work. Measured: a spinning vLLM worker 1 MiB, a bare Python loop up to 7, a working
+vLLM worker 25 to 75."""
+FLOOR_BYTES = 8 << 20
+"""What a spin touches doesn't shrink with its processor time: the bound for starved processes doesn't either."""
 PAUSE_FACTOR = 40.0
 """Between two looks pass at least this many times the time that the last one took: at most 2.5 % of a late step."""
 PAUSE_MIN_S = 4.0
+_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
 class Touched(NamedTuple):
-    """Bytes touched within `window_s` seconds of watching, and the seconds that the kernel spent on the answer."""
+    """Bytes touched while the process got `cpu_s` of processor time, and the seconds that the kernel spent on the answer."""
 
     bytes: int
-    window_s: float
+    cpu_s: float
     cost_s: float
 
     @property
-    def working(self) -> bool:
-        """Whether that is more than a spin touches."""
-        return self.bytes >= WORKING_BYTES * self.window_s
+    def working(self) -> bool | None:
+        """Whether that is more than a spin touches; None when it got too little processor time to tell."""
+        if self.cpu_s < CPU_NEEDED_S:
+            return None
+        return self.bytes >= max(FLOOR_BYTES, WORKING_BYTES * min(1.0, self.cpu_s))
 
 
 def touched_in(
@@ -45,31 +54,60 @@ def touched_in(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Touched | None:
-    """How much memory the process touches in `seconds`; None where the kernel doesn't say or we may not ask."""
+    """How much memory the process touches in `seconds` (a starved one: up to `LONGEST_S`); None where we can't ask."""
     began_s = clock()
+    if not _clear_marks(pid):
+        return None
+    cleared_s = clock()
+    cpu_before_s = _cpu_s(pid)
+    watched_s = 0.0
+    while True:
+        sleep(seconds)
+        watched_s += seconds
+        cpu_s = _cpu_s(pid) - cpu_before_s
+        if cpu_s >= CPU_WANTED_S or watched_s + seconds > LONGEST_S:
+            break
+    asked_s = clock()
+    marked = _marked_bytes(pid)
+    if marked is None:
+        return None
+    return Touched(marked, cpu_s, (cleared_s - began_s) + (clock() - asked_s))
+
+
+def _clear_marks(pid: int) -> bool:
     try:
         handle = os.open(f"/proc/{pid}/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
-        return None
+        return False
     try:
         os.write(handle, b"1")
     except OSError:
-        return None
+        return False
     finally:
         os.close(handle)
-    cleared_s = clock()
-    sleep(seconds)
-    asked_s = clock()
-    with (
-        contextlib.suppress(OSError, ValueError),
-        open(f"/proc/{pid}/smaps_rollup", encoding="ascii", errors="replace") as file,
-    ):
-        for line in file:
-            if line.startswith("Referenced:"):
-                kib = int(line.split()[1])
-                done_s = clock()
-                return Touched(kib << 10, max(seconds, asked_s - cleared_s), (cleared_s - began_s) + (done_s - asked_s))
-    return None
+    return True
+
+
+def _marked_bytes(pid: int) -> int | None:
+    text = _text(f"/proc/{pid}/smaps_rollup")
+    _, found, rest = text.partition("\nReferenced:")
+    words = rest.split(None, 1)
+    return int(words[0]) << 10 if found and words and words[0].isdigit() else None
+
+
+def _cpu_s(pid: int) -> float:
+    """Processor seconds of the process so far; 0 when it is gone."""
+    fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) * _TICK_S if len(fields) > 12 else 0.0
+
+
+def _text(path: str) -> str:
+    """A small /proc file; empty when it can't be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(16384)
+    except OSError:
+        return ""
 
 
 class SecondOpinion:
@@ -97,3 +135,8 @@ class SecondOpinion:
             return None
         self.last[pid] = answer
         return answer.working
+
+    def undecided(self, pid: int) -> bool:
+        """Whether the last look at the process worked, but it got too little processor time to say anything."""
+        answer = self.last.get(pid)
+        return answer is not None and answer.working is None
