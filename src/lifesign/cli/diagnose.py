@@ -39,7 +39,7 @@ def diagnose(
 
     Exit code: 0 no death found, 1 a death was found (diagnosed or not), 2 the input is unusable.
     """
-    from lifesign.report.diagnose import diagnose_paths
+    from lifesign.logs.scan import Ahead
 
     chosen = chosen_language(lang)
     if format not in FORMATS:
@@ -50,8 +50,15 @@ def diagnose(
                 "no log given. Name a file (`lifesign diagnose vllm.log`) or pipe one in (`docker logs NAME 2>&1 | lifesign diagnose -`)."
             )
         paths = ["-"]
-    report = diagnose_paths(paths, lang=chosen, vllm_version=vllm_version, extra=with_ or [])
+    # Large files are searched while the rest of the program is still being loaded.
+    ahead = Ahead(paths)
+    from lifesign.report.diagnose import diagnose_paths
     from lifesign.report.render import render
+
+    try:
+        report = diagnose_paths(paths, lang=chosen, vllm_version=vllm_version, extra=with_ or [], ahead=ahead)
+    finally:
+        ahead.close()
 
     text = render(report, format, chosen, all_lives=all_lives, redact=redact, to_file=output is not None)
     write_or_print(text, output, sys.stdout)

@@ -11,7 +11,7 @@ from lifesign.errors import SourceError
 from lifesign.logs.lines import MAX_LINE_CHARS, Line, pieces
 from lifesign.logs.model import Record
 from lifesign.logs.records import parse_head, records, seconds
-from lifesign.logs.scan import interesting_lines
+from lifesign.logs.scan import Ahead, Scout, interesting_lines
 from lifesign.logs.sources import Source, expand, open_source
 from lifesign.logs.tracebacks import Assembler, Statement
 from lifesign.logs.wrappers import CORE, Unwrapper
@@ -32,14 +32,17 @@ class Reading:
     notes: list[str] = field(default_factory=list)
 
 
-def read(paths: list[str]) -> Reading:
-    """Reads all sources. Raises SourceError when one can't be read at all."""
+def read(paths: list[str], ahead: Ahead | None = None) -> Reading:
+    """Reads all sources. Raises SourceError when one can't be read at all.
+
+    ahead: scouts that were sent into large files before (see `scan.Ahead`).
+    """
     reading = Reading()
     sources: list[Iterable[Record]] = []
     for name in expand(paths):
         source = open_source(name)
         reading.paths.append(source.name)
-        sources.append(_rows(source, reading))
+        sources.append(_rows(source, reading, ahead.take(name) if ahead else None))
     rows = sources[0] if len(sources) == 1 else _merge([list(each) for each in sources])
     assembler = Assembler()
     for order, record in enumerate(rows):
@@ -51,9 +54,9 @@ def read(paths: list[str]) -> Reading:
     return reading
 
 
-def _rows(source: Source, reading: Reading) -> Iterator[Record]:
+def _rows(source: Source, reading: Reading, scout: Scout | None) -> Iterator[Record]:
     """The records of one source, oldest first."""
-    raw = list(_without_routine(interesting_lines(source), reading))
+    raw = list(_without_routine(interesting_lines(source, scout), reading))
     reading.bytes_read += source.bytes_read
     reading.lines += source.lines
     if source.lines == 0:

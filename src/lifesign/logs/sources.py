@@ -6,11 +6,8 @@ reported in part, with a note.
 
 from __future__ import annotations
 
-import bz2
 import glob
-import gzip
 import io
-import lzma
 import os
 import stat
 import sys
@@ -128,11 +125,18 @@ def _detect(source: Source, handle: BinaryIO, path: str | None) -> Source:
 
 
 def _decompressor(kind: str, handle: BinaryIO, name: str) -> BinaryIO:
+    # Imported when needed: most logs are plain, and each costs some milliseconds.
     if kind == "gzip":
+        import gzip
+
         return gzip.GzipFile(fileobj=handle)  # type: ignore[return-value]
     if kind == "xz":
+        import lzma
+
         return lzma.LZMAFile(handle)  # type: ignore[return-value]
     if kind == "bzip2":
+        import bz2
+
         return bz2.BZ2File(handle)  # type: ignore[return-value]
     try:
         import zstandard

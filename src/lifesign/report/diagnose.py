@@ -8,6 +8,7 @@ from lifesign.causes.model import Cause, Finding, Subtype
 from lifesign.facts.lives import build
 from lifesign.facts.model import Event, Life
 from lifesign.logs.reader import Reading, read
+from lifesign.logs.scan import Ahead
 from lifesign.remedies import known_issues
 from lifesign.report.advice import advise
 from lifesign.report.model import (
@@ -37,12 +38,13 @@ def diagnose_paths(
     lang: Lang = "en",
     vllm_version: str | None = None,
     extra: list[str] | None = None,
+    ahead: Ahead | None = None,
 ) -> Report:
     """Reads the logs at `paths` (and `extra` evidence: kernel log, pod description, ...) and reports.
 
     vllm_version overrides what the log says. Raises SourceError or UsageError for unusable input.
     """
-    reading = read([*paths, *(extra or [])])
+    reading = read([*paths, *(extra or [])], ahead)
     lives = build(reading.statements)
     if vllm_version:
         for life in lives:
