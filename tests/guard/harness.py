@@ -115,6 +115,19 @@ class GuardRun:
             found.append(incident)
         return found
 
+    def finished_incidents(self) -> list[Path]:
+        """Folders of the incidents that are complete, archive included."""
+        return sorted(
+            path.with_name(path.name.removesuffix(".tar.zst"))
+            for path in (self.state / "incidents").glob("*.tar.zst")
+            if not path.name.startswith(".")
+        )
+
+    def voice_log(self) -> str:
+        """Guard's own log."""
+        path = self.state / "guard.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
     def port(self) -> int:
         """Port of the pages (guard was started with port 0)."""
         found = wait_until(lambda: re.search(r"pages on http://127\.0\.0\.1:(\d+)", self.said), "the pages")

@@ -140,6 +140,7 @@ def facts_of(outcome: Outcome, orphaned: bool = False) -> Facts:
         kernel_oom_pids=tuple(pid for pid, _ in outcome.kernel.oom_kills if pid in pids),
         xids=outcome.kernel.xids,
         orphaned=orphaned,
+        oom_known=not outcome.kernel.note or "events.oom_kill" in outcome.memory_after,
     )
 
 

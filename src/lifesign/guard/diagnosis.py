@@ -87,6 +87,10 @@ def main(arguments: list[str]) -> None:
     ruling = rule(logged, Facts.load(config["facts"]))
     if ruling.source == "guard":
         overlay(report, ruling, lang)
+    # "Run it under guard" is no advice here.
+    report.verdict.remedies = [one for one in report.verdict.remedies if not one.command.startswith("lifesign guard")]
+    for rank, advice in enumerate(report.verdict.remedies, 1):
+        advice.rank = rank
     write_atomically(Path(".logged.json"), json.dumps(logged).encode(), durable=False)
     write_json(Path("report.json"), json.loads(render(report, "json", lang, redact=True, to_file=True)))
     for name, form in (("report.txt", "terminal"), ("report.md", "markdown")):
@@ -95,7 +99,7 @@ def main(arguments: list[str]) -> None:
 
 def overlay(report: Report, ruling: Ruling, lang: Lang) -> None:
     """Put what guard saw in the place of a verdict that only saw the traces; its proof is a line of guard.log."""
-    from lifesign.report.model import EvidenceLine
+    from lifesign.report.model import EvidenceLine, ProcessInfo
 
     verdict = report.verdict
     same = (verdict.cause, verdict.subtype) == (ruling.cause, ruling.subtype)
@@ -108,6 +112,9 @@ def overlay(report: Report, ruling: Ruling, lang: Lang) -> None:
     if not same:
         verdict.remedies = plain_advice(ruling.cause, ruling.subtype, lang)
         verdict.command, verdict.known_issues = "", []
+    if ruling.end is not None:
+        end = ruling.end
+        verdict.process = ProcessInfo(end.role, end.name, end.pid, end.name.partition("_")[2])
     number = proof_line(Path("guard.log"), ruling.proof)
     if number:
         seen_by = {"en": "seen by guard, outside the log", "zh": "guard 在日志之外看到的"}

@@ -112,7 +112,7 @@ class Ending:
             recent = session.captures[-1] if session.captures else None
             if recent is not None and now_s - recent.started_s < RECENT_CAPTURE_S:
                 self._capture = recent
-            elif session.life.running():
+            elif any(member.role != "tracker" for member in session.life.running()):
                 self._capture = session.capture(f"death ({self.reason})")
             else:
                 self._captured = True

@@ -50,7 +50,8 @@ class End:
 class Facts:
     """What guard knows of a death. `hang` is the detector's finding when it called the death, `who` whom it points at.
 
-    orphaned: the guard before this one was killed, and the engine was found without it.
+    orphaned: the guard before this one was killed, and the engine was found without it. oom_known: an out-of-memory
+    kill would have been seen (the kernel log or the counters of the control group could be read).
     """
 
     ends: tuple[End, ...] = ()
@@ -63,6 +64,7 @@ class Facts:
     kernel_oom_pids: tuple[int, ...] = ()
     xids: tuple[int, ...] = ()
     orphaned: bool = False
+    oom_known: bool = True
 
     def as_json(self) -> dict[str, Any]:
         """As JSON values, for the process that diagnoses."""
@@ -77,7 +79,8 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """The cause that the decision rests on. `source` is `log` or `guard`; `proof` is a line for guard.log."""
+    """The cause that the decision rests on. `source` is `log` or `guard`; `proof` is a line for guard.log; `end` the
+    process that it is about, where it is about one."""
 
     cause: str
     subtype: str
@@ -87,6 +90,7 @@ class Ruling:
     why: T
     source: str
     proof: str = ""
+    end: End | None = None
 
 
 def rule(verdict: dict[str, Any], facts: Facts) -> Ruling:
@@ -131,12 +135,14 @@ def _named(
     certainty: str,
     text: tuple[T, T],
     proof: str,
+    end: End | None = None,
     **values: object,
 ) -> Ruling:
     phase = logged.phase or ("serving" if facts.became_ready else "startup-load")
     if facts.became_ready and phase == "shutdown":
         phase = "serving"
-    return Ruling(cause, subtype, phase, certainty, text[0].fill(**values), text[1].fill(**values), "guard", proof)
+    title, why = text[0].fill(**values), text[1].fill(**values)
+    return Ruling(cause, subtype, phase, certainty, title, why, "guard", proof, end)
 
 
 def _hardware(logged: Ruling, facts: Facts) -> Ruling | None:
@@ -158,12 +164,12 @@ def _host_oom(logged: Ruling, facts: Facts) -> Ruling | None:
     if named:
         proof = f"kernel log: out of memory, killed {named[0].name} (pid {named[0].pid})"
         subtype = "cgroup-limit" if facts.oom_kill_delta else "kernel-oom-killer"
-        return _named(logged, facts, "host-oom", subtype, "established", _OOM, proof, who=named[0].name)
+        return _named(logged, facts, "host-oom", subtype, "established", _OOM, proof, named[0], who=named[0].name)
     unknown = [end for end in facts.ends if end.code is None and end.signal is None and not end.ours]
     if facts.oom_kill_delta > 0 and (killed or unknown):
         who = (killed or unknown)[0]
         proof = f"control group: oom_kill grew by {facts.oom_kill_delta}; {who.show()}"
-        return _named(logged, facts, "host-oom", "cgroup-limit", "established", _OOM, proof, who=who.name)
+        return _named(logged, facts, "host-oom", "cgroup-limit", "established", _OOM, proof, who, who=who.name)
     return None
 
 
@@ -204,34 +210,20 @@ def _ended(logged: Ruling, facts: Facts) -> Ruling | None:
     for end in facts.ends:
         if end.ours or end.role not in ("api", "core", "worker", "coordinator"):
             continue
+        lost = {"worker": "worker-died-no-trace", "core": "core-died-no-trace"}.get(end.role, "signal")
+        values: dict[str, Any] = {"who": end.name, "signal": end.signal, "code": end.code}
         if end.signal in CRASH_SIGNALS:
-            return _named(
-                logged, facts, "silent-death", "segfault-native" if end.signal == "SIGSEGV" else "signal", "established",
-                _CRASHED, end.show(), who=end.name, signal=end.signal,
-            )  # fmt: skip
+            subtype = "segfault-native" if end.signal == "SIGSEGV" else "signal"
+            return _named(logged, facts, "silent-death", subtype, "established", _CRASHED, end.show(), end, **values)
         if end.signal in ("SIGTERM", "SIGINT", "SIGHUP"):
-            return _named(
-                logged, facts, "process-lifecycle", "external-sigterm", "established", _TERMINATED, end.show(),
-                who=end.name, signal=end.signal,
-            )  # fmt: skip
+            kind = ("process-lifecycle", "external-sigterm")
+            return _named(logged, facts, *kind, "established", _TERMINATED, end.show(), end, **values)
         if end.signal is not None:
-            subtype = {"worker": "worker-died-no-trace", "core": "core-died-no-trace"}.get(end.role, "signal")
-            return _named(
-                logged,
-                facts,
-                "silent-death",
-                subtype,
-                "established",
-                _KILLED,
-                end.show(),
-                who=end.name,
-                signal=end.signal,
-            )
+            text = _KILLED if facts.oom_known else _KILLED_UNSURE
+            certainty = "established" if facts.oom_known else "supported"
+            return _named(logged, facts, "silent-death", lost, certainty, text, end.show(), end, **values)
         if end.role in ("core", "worker") and end.code not in (0, None) and logged.cause != "silent-death":
-            subtype = {"worker": "worker-died-no-trace", "core": "core-died-no-trace"}[end.role]
-            return _named(
-                logged, facts, "silent-death", subtype, "supported", _LEFT, end.show(), who=end.name, code=end.code
-            )
+            return _named(logged, facts, "silent-death", lost, "supported", _LEFT, end.show(), end, **values)
     return None
 
 
@@ -296,6 +288,13 @@ _KILLED = (
     T(
         "It ended by {signal} that guard did not send, and the kernel's out-of-memory killer was not at work.",
         "它因 {signal} 结束，信号不是 guard 发的，也不是内核的 OOM killer。",
+    ),
+)
+_KILLED_UNSURE = (
+    T("{who} was killed ({signal})", "{who} 被杀死（{signal}）"),
+    T(
+        "It ended by {signal} that guard did not send. Whether the kernel did it for want of memory can't be told: neither its log nor the counters of the control group may be read here.",
+        "它因 {signal} 结束，信号不是 guard 发的。是不是内核因内存不足杀的，这里看不出来：内核日志和 cgroup 计数都读不到。",
     ),
 )
 _LEFT = (

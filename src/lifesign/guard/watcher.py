@@ -213,8 +213,9 @@ class EngineWatcher:
         if bad and not self._suspected:
             metrics.suspicions.inc()
             metrics.suspicion_s.observe(change.wall_s)
+            text = _SUSPECT if change.limit_s > 0 else _SUSPECT_AT_ONCE
             context.voice.say(
-                _SUSPECT,
+                text,
                 finding=change.finding.value,
                 who=who,
                 age=f"{change.wall_s:.0f}",
@@ -412,6 +413,7 @@ _SUSPECT = T(
     "suspect: {finding} ({who}); nothing for {age} s, expected within {limit} s",
     "可疑：{finding}（{who}）；{age} 秒没有进展，预期 {limit} 秒以内",
 )
+_SUSPECT_AT_ONCE = T("suspect: {finding} ({who})", "可疑：{finding}（{who}）")
 _WELL = T("the engine is well again", "引擎恢复正常")
 _RESUMED = T("pid {pid} was stopped by somebody: sent SIGCONT", "pid {pid} 被人暂停：已发 SIGCONT")
 _HELD_BY = T("somebody holds the engine on purpose: {what}; waiting for them", "有人有意按住了引擎：{what}；等他放手")
