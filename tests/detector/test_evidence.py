@@ -117,8 +117,12 @@ def test_score_needs_agreement() -> None:
     assert score.stuck
     for _ in range(30):
         score.add(1, 1.0)
-    score.add(-1, 1.0)
-    assert score.working
+    for _ in range(4):
+        score.add(-1, 1.0)
+        assert score.working
+    for _ in range(5):
+        score.add(-1, 1.0)
+    assert not score.working
     half = Score()
     for _ in range(20):
         half.add(-1, 0.5)

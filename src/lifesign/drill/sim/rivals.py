@@ -25,6 +25,8 @@ class Rival(ABC):
 
     needs_call = False
     """Only looks while a call to the workers is out: a scheduler that schedules nothing is invisible to it."""
+    shortest_s = 4.0
+    """No limit of any rival is shorter: such a stretch needs no closer look."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -32,7 +34,10 @@ class Rival(ABC):
 
     def see(self, stretch: Stretch) -> list[float]:
         """When it kills during this stretch. After a kill the engine is away until it is restarted."""
-        kills = exits(stretch)
+        if stretch.end_s - stretch.start_s < self.shortest_s:
+            self.learn(stretch)
+            return []
+        kills = exits(stretch) if stretch.pieces[-1].fault == "exit" else []
         if stretch.busy and not kills and not self.passes(stretch):
             start_s = max(self.since_s(stretch), self.quiet_until_s)
             while start_s < stretch.end_s:
@@ -208,6 +213,8 @@ class MaxSeen(Rival):
 
 class TokenCounter(Rival):
     """The token counters of the metrics page stand still for 120 s while there is demand."""
+
+    shortest_s = 0.0
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)

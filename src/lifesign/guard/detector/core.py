@@ -125,7 +125,7 @@ class Detector:
         if isinstance(event, Milestone):
             self.phase = event.phase
             self.clock.reset()
-            self.score.value = 0.0
+            self.score.reset()
         elif isinstance(event, Ready):
             self._become_ready()
         elif isinstance(event, Note):
@@ -152,7 +152,7 @@ class Detector:
     def _become_ready(self) -> None:
         self.ready = True
         self.clock.reset()
-        self.score.value = 0.0
+        self.score.reset()
 
     def _poll(self, poll: Poll, now_s: float) -> list[Command]:
         if self.state is State.DEAD:
@@ -184,7 +184,7 @@ class Detector:
 
     def _progress(self, poll: Poll, steps: int) -> list[Command]:
         self.clock.reset()
-        self.score.value = 0.0
+        self.score.reset()
         self._idle_s = 0.0
         self._note_left_s = 0.0
         self._canary_out = False
@@ -204,7 +204,7 @@ class Detector:
 
     def _idle(self, poll: Poll, step_s: float, halted: Finding | None) -> list[Command]:
         self.clock.reset()
-        self.score.value = 0.0
+        self.score.reset()
         self._idle_s += step_s
         if halted is None and any(one.window_s > 0.0 for one in poll.processes):
             self.process_channel.check.idle(self.process_channel.read(poll.processes))

@@ -278,12 +278,18 @@ class GpuChannel:
 
 
 class Score:
-    """The memory of the evidence: 3 to 5 seconds of agreement make a judgement, single wrong samples don't."""
+    """The memory of the evidence: 3 to 5 seconds of agreement make a judgement, single wrong samples don't.
 
-    __slots__ = ("value",)
+    "Working" is kept until the score falls below zero: during a long compile the compiler isn't seen in every sample, and
+    a moment of doubt must not meet the ceiling of the unknown.
+    """
+
+    __slots__ = ("value", "working")
 
     def __init__(self) -> None:
         self.value = 0.0
+        self.working = False
+        """Enough agreement that work is going on, and no contradiction since."""
 
     def add(self, reading: int, seconds: float) -> None:
         """One reading that stands for `seconds`; tuned for one reading a second."""
@@ -291,14 +297,15 @@ class Score:
             value = SCORE_DECAY * self.value + reading
         else:
             value = SCORE_DECAY**seconds * self.value + reading * seconds
-        self.value = min(SCORE_MAX, max(-SCORE_MAX, value))
+        self.value = value = min(SCORE_MAX, max(-SCORE_MAX, value))
+        self.working = value > WORKING_ABOVE or (self.working and value > 0.0)
+
+    def reset(self) -> None:
+        """Progress was made: nothing is known about the step that runs now."""
+        self.value = 0.0
+        self.working = False
 
     @property
     def stuck(self) -> bool:
         """Enough agreement that nothing moves."""
         return self.value < STUCK_BELOW
-
-    @property
-    def working(self) -> bool:
-        """Enough agreement that work is going on."""
-        return self.value > WORKING_ABOVE
