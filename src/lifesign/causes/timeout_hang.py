@@ -35,7 +35,6 @@ _HANDSHAKE = ("Did not receive response from front-end process within", "Waiting
 _STALL = "No available shared memory broadcast block found"
 _SHIM = ("libvgpu", "HAMI-core", "HAMi", "CUDA_DEVICE_MEMORY_LIMIT", "multiprocess_memory_limit", "4pdvGPU")
 _ACS = ("IO_PAGE_FAULT", "AMD-Vi", "ACSCtl", "amd_iommu", "intel_iommu", "DMAR:", "iommu=")
-_READY_GAP_S = 290
 _CONSTRAINED = ("guided_decoding=GuidedDecodingParams(", "structured_outputs=StructuredOutputsParams(", "guided_json")
 _SHIMMED = "gpu-virtualisation-shim"
 _NO_WORK = ("idle", "shutdown-step", "uvicorn-shutdown", "uvicorn-done", "worker-shutdown", "worker-orphaned")
@@ -335,19 +334,6 @@ def _silent_end(told: list[Event], stopped: bool) -> Event | None:
     return stalls[0] if len(stalls) > 1 or not stopped else None
 
 
-def _late_start(life: Life) -> Iterable[Finding]:
-    """The start limit of releases that don't name it: nothing failed, but minutes of silence precede the front end's end."""
-    failed = next((e for e in life.events if e.name == "init-failed" and e.time_s is not None), None)
-    if failed is None or failed.time_s is None or not life.version:
-        return
-    earlier = life.events[: failed.index]
-    if any(e.kind in ("exception", "wrapper", "native") or (e.kind == "death" and e is not failed) for e in earlier):
-        return
-    clocks = [e.time_s for e in earlier if e.time_s is not None and e.process.role != "api"]
-    if clocks and failed.time_s - clocks[-1] >= _READY_GAP_S:
-        yield Finding("timeout-hang", "engine-ready-timeout", failed, certainty="possible", strength=SYMPTOM)
-
-
 _STALL_S = 180.0
 """So long without a token is no slow step on an accelerator; the prefill of a very long prompt stays below it."""
 
@@ -373,7 +359,6 @@ def _stalled(told: list[Event]) -> tuple[Event, float] | None:
 def _hangs(life: Life) -> Iterable[Finding]:
     """Hangs that no line names: the log ends in ring notices, after NCCL's banner, or while a process is awaited."""
     if life.died and not life.orderly:
-        yield from _late_start(life)
         return
     told = _told(life)
     many = life.world_size > 1
