@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,10 +17,10 @@ from pathlib import Path
 from lifesign.guard.evidence import devices, memory, stacks
 from lifesign.guard.helpers import Helpers
 from lifesign.guard.life import Life, Member
+from lifesign.guard.pages import EnginePages
 from lifesign.guard.procs import ProcId
 
 CAPTURE_S = 5.0
-MAX_METRICS_BYTES = 1 << 20
 
 
 @dataclass
@@ -38,7 +37,7 @@ class Capture:
 
 
 def capture_in_background(
-    helpers: Helpers, life: Life, folder: Path, why: str, *, metrics_url: str | None, clock: Callable[[], float]
+    helpers: Helpers, life: Life, folder: Path, why: str, *, engine_url: str | None, clock: Callable[[], float]
 ) -> Capture:
     """Start a capture of all living engine processes; `done` is set when it is complete or its time is up."""
     capture = Capture(folder, why, clock())
@@ -46,7 +45,7 @@ def capture_in_background(
 
     def work() -> None:
         try:
-            _capture(helpers, targets, capture, metrics_url)
+            _capture(helpers, targets, capture, engine_url)
         except Exception as error:  # the black box must never take the guard down
             capture.left_out.append(f"capture broke off: {type(error).__name__}: {error}")
         finally:
@@ -57,7 +56,7 @@ def capture_in_background(
     return capture
 
 
-def _capture(helpers: Helpers, targets: list[Member], capture: Capture, metrics_url: str | None) -> None:
+def _capture(helpers: Helpers, targets: list[Member], capture: Capture, engine_url: str | None) -> None:
     # The kernel's view first: it costs nothing and needs no permission.
     for member in targets:
         _put(capture, f"proc/{_name(member)}.txt", stacks.kernel_view(member.id))
@@ -68,8 +67,8 @@ def _capture(helpers: Helpers, targets: list[Member], capture: Capture, metrics_
         json.dumps({"cgroup": memory.read_memory(group), "host": memory.host_memory()}, indent=1),
     )
     side = [threading.Thread(target=lambda: _put(capture, "devices.txt", devices.device_state(helpers)), daemon=True)]
-    if metrics_url:
-        side.append(threading.Thread(target=_metrics, args=(capture, metrics_url), daemon=True))
+    if engine_url:
+        side.append(threading.Thread(target=_metrics, args=(capture, engine_url), daemon=True))
     for thread in side:
         thread.start()
     deadline_s = time.monotonic() + CAPTURE_S
@@ -94,11 +93,12 @@ def _name(member: Member) -> str:
 
 
 def _metrics(capture: Capture, url: str) -> None:
-    try:
-        with urllib.request.urlopen(url, timeout=2.0) as answer:
-            _put(capture, "metrics.txt", answer.read(MAX_METRICS_BYTES).decode("utf-8", "replace"))
-    except (OSError, ValueError) as error:
-        capture.left_out.append(f"metrics.txt: {error}")
+    pages = EnginePages.at(url)
+    text = pages.metrics_text() if pages is not None else ""
+    if text:
+        _put(capture, "metrics.txt", text)
+    else:
+        capture.left_out.append("metrics.txt: the engine's page doesn't answer")
 
 
 def _put(capture: Capture, name: str, text: str) -> None:

@@ -59,7 +59,7 @@ def recover(context: Context, policy: RestartPolicy) -> Closed | None:
         captures.append(
             capture_in_background(
                 context.helpers, life, folder, "found without a guard",
-                metrics_url=f"{url}/metrics" if url else None, clock=context.clock,
+                engine_url=url, clock=context.clock,
             )
         )  # fmt: skip
         captures[0].done.wait(CAPTURE_S + 1.5)

@@ -323,9 +323,7 @@ class Session:
         context = self.context
         folder = context.state.root / "captures" / self._id / f"{len(self.captures) + 1:04d}"
         url = context.settings.engine_url
-        capture = capture_in_background(
-            context.helpers, self.life, folder, why, metrics_url=f"{url}/metrics" if url else None, clock=context.clock
-        )
+        capture = capture_in_background(context.helpers, self.life, folder, why, engine_url=url, clock=context.clock)
         self.captures = [*self.captures, capture]
         if len(self.captures) > KEPT_CAPTURES:
             shutil.rmtree(self.captures[-KEPT_CAPTURES - 1].folder, ignore_errors=True)

@@ -1,17 +1,14 @@
 """The detector in guard's service: a sensor thread looks once a second, the session tells the detector, acts on it.
 
 One watcher serves all lives of a guard: what a step costs, and what a restart costs, was learned in the lives before.
-What is seen comes from /proc (every process of the life), the beacon where the plugin writes one, and the engine's
-metrics page; where none of them can be read the detector is told so, and judges with patience or not at all.
+What is seen comes from /proc (every process of the life), the beacon where the plugin writes one, the engine's metrics
+page and NVML; where none of them can be read the detector is told so, and judges with patience or not at all.
 """
 
 from __future__ import annotations
 
-import re
+import os
 import signal
-import threading
-import time
-from collections import deque
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,14 +16,12 @@ from typing import IO, TextIO, cast
 
 from lifesign.guard import procs
 from lifesign.guard.context import Context
-from lifesign.guard.detector.beacon import BeaconReading, find_beacon, read_beacon
 from lifesign.guard.detector.core import Detector
 from lifesign.guard.detector.core import Settings as DetectorSettings
 from lifesign.guard.detector.events import (
     AskOperator,
     Begin,
     Canary,
-    CanaryAnswered,
     Capture,
     Changed,
     Command,
@@ -35,43 +30,33 @@ from lifesign.guard.detector.events import (
     Exited,
     Kill,
     Milestone,
-    Poll,
     Ready,
     Resume,
 )
-from lifesign.guard.detector.evidence import Activity, ProcessSignals
 from lifesign.guard.detector.policy import Backend, StepSize
 from lifesign.guard.detector.replay import RecordingDetector
 from lifesign.guard.detector.states import VIEW, Finding, State
 from lifesign.guard.life import Life, Member
-from lifesign.guard.probes.process import ProcessProbe, Target
-from lifesign.guard.probes.stacks import StackProbe
-from lifesign.guard.scrape import EnginePages, Page
+from lifesign.guard.pages import EnginePages
+from lifesign.guard.sensor import Sensor
 from lifesign.guard.session import Call, Session
 from lifesign.guard.settings import option_of
-from lifesign.guard.sockets import listeners
 from lifesign.text import T
 
-LOOK_S = 1.0
-UNCLEAR_S = 3.0
-"""Age of a step from which stacks may be taken: each costs the engine's machine some tenths of a second."""
 PROGRESS_STEPS, PROGRESS_REQUESTS = 200, 10
 RECORDING_BYTES = 32 << 20
-BEACON_SEARCH_S = 5.0
-_RANK = re.compile(r"(?:TP|DP|PP|EP)(\d{1,4})")
-_COMPILERS = ("cc1plus", "cc1", "nvcc", "cicc", "ptxas", "ninja", "gcc", "g++", "clang", "ld", "as")
 _ACCELERATORS = ("/dev/nvidiactl", "/dev/kfd", "/dev/davinci_manager", "/dev/dri/renderD128")
 
 
 class EngineWatcher:
-    """Implements `session.Watcher`. The sensor thread only fills `_looks`; all judging happens in the session's thread."""
+    """Implements `session.Watcher`. The sensor thread only fills `Sensor.events`; all judging happens in the session's thread."""
 
     def __init__(self, context: Context, *, canary: bool = True, may_resume: bool = False) -> None:
         self._context = context
         url = context.settings.engine_url
-        self._pages = EnginePages(url, option_of(context.settings.command, "--api-key")) if url else None
-        self._port = int(url.rpartition(":")[2]) if url else 0
-        self._core = Detector(DetectorSettings(may_resume=may_resume, canary=canary and url is not None))
+        key = option_of(context.settings.command, "--api-key") or os.environ.get("VLLM_API_KEY")
+        self._pages = EnginePages.at(url, key)
+        self._core = Detector(DetectorSettings(may_resume=may_resume, canary=canary and self._pages is not None))
         self._detector: Detector | RecordingDetector = self._core
         self._start_s: float | None = None
         self._sensor: Sensor | None = None
@@ -91,7 +76,7 @@ class EngineWatcher:
         self._suspected = False
         self._steps_at_start = self._core.steps_seen
         self._begun_s = context.clock()
-        self._sensor = Sensor(life, self._pages, self._port, context)
+        self._sensor = Sensor(life, self._pages, context, self._core)
         restart_s = self._start_s if self._start_s is not None else 60.0
         self._tell(
             Begin(backend=backend(), tier="outside", restart_s=restart_s, max_size=max_size(context.settings.command))
@@ -102,7 +87,7 @@ class EngineWatcher:
         """It serves: what the start took is what a restart costs."""
         self._start_s = self._context.clock() - self._begun_s
         if self._sensor is not None:
-            self._sensor.serving = True
+            self._sensor.serve()
         self._tell(replace(self._core.life, restart_s=self._start_s, serving=False))
         self._tell(Ready())
 
@@ -121,14 +106,9 @@ class EngineWatcher:
         sensor = self._sensor
         if sensor is None:
             return None
-        while sensor.looks:
-            look = sensor.looks.popleft()
-            if isinstance(look, Poll) and look.steps:
-                sensor.progress_made = True
-            for command in self._tell(look):
+        while sensor.events:
+            for command in self._tell(sensor.events.popleft()):
                 self._act(command, session)
-        unclear = [pid for pid, activity in self._core.activities.items() if activity is Activity.UNCLEAR]
-        sensor.unclear = tuple(unclear) if self._core.clock.wall_s > UNCLEAR_S else ()
         if sensor.came_up and session.start_s is None:
             session.mark_ready()
         board = self._context.board
@@ -240,158 +220,6 @@ class _Forgiving:
         with suppress(OSError, ValueError):
             return self._stream.write(text)
         return 0
-
-
-class Sensor:
-    """Looks at one life once a second, in a thread of its own. `looks` is its only output (and a few plain flags)."""
-
-    def __init__(self, life: Life, pages: EnginePages | None, port: int, context: Context) -> None:
-        self.looks: deque[Poll | CanaryAnswered] = deque(maxlen=120)
-        self.serving = False
-        self.came_up = False
-        self.finished = 0.0
-        self.progress_made = False
-        self._life, self._pages, self._port, self._context = life, pages, port, context
-        self._probe = ProcessProbe()
-        self._stacks = StackProbe()
-        self._page: Page | None = None
-        self._first_finished: float | None = None
-        self._beacons: dict[int, Path] = {}
-        self._beacon_at_s = 0.0
-        self._steps: dict[int, int] = {}
-        self.unclear: tuple[int, ...] = ()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="lifesign-sensor", daemon=True)
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop; doesn't wait longer than a page's time-out."""
-        self._stop.set()
-        self._thread.join(3.0)
-
-    def ask(self, timeout_s: float) -> None:
-        """Send the one-token request, in a thread: it may hang for as long as the engine does."""
-        pages = self._pages
-        if pages is None:
-            return
-
-        def work() -> None:
-            again, seconds = pages.canary(max(5.0, timeout_s))
-            if seconds != float("inf") or not again:
-                self.looks.append(CanaryAnswered(min(seconds, 1e6)))
-
-        threading.Thread(target=work, name="lifesign-canary", daemon=True).start()
-
-    def _work(self) -> None:
-        next_s = time.monotonic()
-        while not self._stop.is_set():
-            try:
-                self.looks.append(self._look())
-            except Exception as error:  # a broken probe is no reason to be blind for ever, nor to die
-                self._context.note(f"sensor: {type(error).__name__}: {error}")
-            next_s = max(next_s + LOOK_S, time.monotonic())
-            self._stop.wait(max(0.0, next_s - time.monotonic()))
-        self._stacks.close()
-
-    def _look(self) -> Poll:
-        now_s = self._context.clock()
-        if self.progress_made:
-            self.progress_made = False
-            self._probe.begin(now_s)
-        targets = targets_of(self._life)
-        processes = self._probe.sample(targets, now_s)
-        self._look_at_stacks(processes, now_s)
-        if not self.serving:
-            self._look_for_health()
-            return Poll(steps=0, processes=processes)
-        beacon = self._beacon_poll(processes, now_s)
-        page = self._pages.metrics() if self._pages is not None else None
-        steps, demand = self._from_page(page)
-        if beacon is not None:
-            return replace(beacon, demand=beacon.demand or demand)
-        return Poll(steps=steps, demand=demand, processes=processes)
-
-    def _from_page(self, page: Page | None) -> tuple[int | None, bool]:
-        before = self._page
-        if page is None:
-            return None, before is not None and before.demand
-        if self._first_finished is None:
-            self._first_finished = page.finished
-        self.finished = page.finished - self._first_finished
-        self._page = page
-        return (page.steps_since(before) if before is not None else 0), page.demand
-
-    def _look_for_health(self) -> None:
-        """Engines whose log says nothing: up once /health answers *and* the port is one of ours."""
-        if self._pages is None or self.came_up:
-            return
-        pids = [member.id.pid for member in self._life.alive()]
-        if listeners(self._port, pids) and self._pages.healthy():
-            self.came_up = True
-
-    def _look_at_stacks(self, processes: tuple[ProcessSignals, ...], now_s: float) -> None:
-        """One process at a time, only those of which the counters can't say whether they compute or spin."""
-        taken = self._stacks.poll()
-        if taken is not None:
-            self._probe.saw_stacks(*taken, now_s)
-        living = {one.pid for one in processes if one.state not in "ZX"}
-        for pid in self.unclear:
-            if pid in living and self._stacks.request(pid):
-                return
-
-    def _beacon_poll(self, processes: tuple[ProcessSignals, ...], now_s: float) -> Poll | None:
-        """Progress as the plugin's beacons tell it (one per EngineCore); None without any."""
-        if now_s >= self._beacon_at_s:
-            self._beacon_at_s = now_s + BEACON_SEARCH_S
-            for member in self._life.alive():
-                if member.role == "core" and member.id.pid not in self._beacons:
-                    path = find_beacon(member.id.pid)
-                    if path is not None:
-                        self._beacons[member.id.pid] = path
-        readings: list[BeaconReading] = []
-        for pid, path in list(self._beacons.items()):
-            reading = read_beacon(path)
-            if reading is not None and reading.pid == pid:
-                readings.append(reading)
-        if not readings:
-            return None
-        steps = 0
-        for reading in readings:
-            steps += max(0, reading.steps_done - self._steps.get(reading.pid, reading.steps_done))
-            self._steps[reading.pid] = reading.steps_done
-        oldest = max(readings, key=lambda one: one.step_age_s(time.monotonic_ns()))
-        running = StepSize(oldest.step_sequences, oldest.step_tokens) if oldest.stepping else None
-        demand = any(one.stepping or one.requests_running + one.requests_waiting > 0 for one in readings)
-        size = StepSize(oldest.last_sequences, oldest.last_tokens) if steps and oldest.last_step_s > 0 else None
-        return Poll(
-            steps=steps,
-            demand=demand,
-            step_s=oldest.last_step_s if size else 0.0,
-            size=size,
-            running=running,
-            processes=processes,
-        )
-
-
-def targets_of(life: Life) -> list[Target]:
-    """The processes of a life as the process probe wants them."""
-    targets = []
-    for member in life.alive():
-        role = {"core": "engine", "worker": "worker", "api": "server"}.get(member.role)
-        if role is None and member.name in _COMPILERS:
-            role = "compiler"
-        if role is None:
-            continue
-        if role == "server":
-            stat = procs.read_stat(member.id.pid)
-            # A server is no evidence of work, but one that is stopped is as good as gone.
-            role = "engine" if stat is not None and stat.state in "Tt" and stat.id == member.id else "server"
-        found = _RANK.search(member.name)
-        targets.append(Target(member.id.pid, role, int(found.group(1)) if found else -1, member.id.start_ticks))
-    return targets
 
 
 def backend() -> Backend:
