@@ -67,7 +67,7 @@ REPLAY = Remedy(
 _USUAL = (NEW_OR_OLD, REPLAY, FEATURE_OFF, lib.REPORT_BUG)
 _WHERE = T(
     "{type} in {frame}: the engine's own code broke an assumption of its own. {message}",
-    "{frame} 抛出 {type}：引擎自己的代码违反了自己的假设。{message}",
+    "{frame} 抛出 {type}：引擎自己的代码违反了自己的假设。{message_zh}",
 )
 
 
@@ -161,6 +161,7 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
     finding.values["frame"] = _frame_name(event)
     message = exc.message.strip().split("\n")[0][:200] if exc else event.text.split("\n")[0][:200]
     finding.values["message"] = message or "It has no message."
+    finding.values["message_zh"] = message or "它没有带说明文字。"
     by_frame = finding.strength == SYMPTOM
     if by_frame and counts_external_tokens(event, life):
         return None

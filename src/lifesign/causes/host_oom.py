@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from lifesign.causes._reading import explain
 from lifesign.causes.model import SYMPTOM, TRACE, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life, Phase
 from lifesign.remedies import library as lib
@@ -89,10 +90,10 @@ _KERNEL = (lib.MORE_HOST_MEMORY, LESS_AT_ONCE, lib.PARALLEL_LOADING, lib.COLLECT
 
 SUBTYPES = {
     "kernel-oom-killer": Subtype(
-        T("The machine ran out of memory and the kernel killed a process", "主机内存耗尽，内核杀掉了进程"),
+        T("The machine ran out of memory and a process was killed for it", "主机内存耗尽，有进程因此被杀"),
         T(
             "The log of the system names the victim: {victim}. vLLM itself only saw it disappear.",
-            "系统日志点名了被杀的进程：{victim}。vLLM 自己只看到它突然没了。",
+            "系统日志点名了被杀的进程：{victim_zh}。vLLM 自己只看到它突然没了。",
         ),
         _KERNEL,
     ),
@@ -100,7 +101,7 @@ SUBTYPES = {
         T("The container hit its memory limit and the kernel killed a process", "容器撞到内存上限，内核杀掉了进程"),
         T(
             "The memory limit of the cgroup (container, pod, service) was reached, and the kernel killed {victim}. The machine may have plenty of RAM.",
-            "cgroup（容器、Pod、服务）的内存上限到了，内核杀掉了 {victim}。整台机器的内存可能还很充裕。",
+            "cgroup（容器、Pod、服务）的内存上限到了，内核杀掉了 {victim_zh}。整台机器的内存可能还很充裕。",
         ),
         (lib.MORE_HOST_MEMORY, LESS_AT_ONCE, lib.PARALLEL_LOADING),
     ),
@@ -108,7 +109,7 @@ SUBTYPES = {
         T("CPU and GPU share one memory, and it ran out", "CPU 与 GPU 共用的统一内存耗尽"),
         T(
             "On this machine device memory is host memory (unified): weights and KV cache took what the system needed, and the kernel acted ({victim}).",
-            "这台机器的显存就是主机内存（统一内存）：权重和 KV cache 占掉了系统要用的部分，内核出手了（{victim}）。",
+            "这台机器的显存就是主机内存（统一内存）：权重和 KV cache 占掉了系统要用的部分，内核出手了（{victim_zh}）。",
         ),
         (lib.UNIFIED_MEMORY, lib.MORE_HOST_MEMORY, LESS_AT_ONCE, lib.COLLECT_KERNEL_LOG),
         ("vllm#45179",),
@@ -134,7 +135,7 @@ SUBTYPES = {
         T("The host allocator was refused memory", "主机内存分配被拒绝"),
         T(
             "The operating system refused an allocation of host memory ({size}): a limit on the process (ulimit -v, cgroup), no RAM left, or a CPU KV cache that is too large.",
-            "操作系统拒绝了一次主机内存分配（{size}）：进程有上限（ulimit -v、cgroup）、内存用光，或 CPU KV cache 设得太大。",
+            "操作系统拒绝了一次主机内存分配（{size_zh}）：进程有上限（ulimit -v、cgroup）、内存用光，或 CPU KV cache 设得太大。",
         ),
         (lib.ULIMIT_VIRTUAL, lib.CPU_KV_SPACE, lib.MORE_HOST_MEMORY, LESS_AT_ONCE),
     ),
@@ -170,6 +171,12 @@ SUBTYPES = {
 }
 
 
+_BY_RAY = T(
+    "Ray's memory monitor killed workers because the memory of the node was nearly full; that is before the kernel would act.",
+    "节点内存将满，Ray 的内存监视器先动手杀掉了 worker；这时内核还没出手。",
+)
+
+
 def _victim(text: str) -> str:
     """`process 18910 (VLLM::Worker)` or `task VLLM::Worker` from a kernel line, else empty."""
     cut = text[:4000]
@@ -201,10 +208,13 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
     if victim and _COMPILER.search(victim):
         finding.remedies = (FEWER_JOBS, lib.MORE_HOST_MEMORY, LESS_AT_ONCE)
     if "memory pressure (OOM)" in text or "running low on memory" in text:
-        finding.values["victim"] = "a Ray worker (Ray's memory monitor)"
-    finding.values.setdefault("victim", victim or _victim_nearby(finding.event, life) or "a process of the engine")
+        explain(finding, _BY_RAY)
+    named = victim or _victim_nearby(finding.event, life)
+    finding.values["victim"] = named or "a process of the engine"
+    finding.values["victim_zh"] = named or "引擎的某个进程"
     size = re.search(r"allocate (\d{1,18} bytes|[\d.]{1,12} ?[KMGT]i?B)", text)
-    finding.values.setdefault("size", size[1] if size else "size not printed")
+    finding.values["size"] = size[1] if size else "size not printed"
+    finding.values["size_zh"] = size[1] if size else "日志没写大小"
     if finding.subtype not in ("kernel-oom-killer", "cgroup-limit"):
         return finding
     if victim and not _VICTIM.search(victim):

@@ -134,7 +134,7 @@ SUBTYPES = {
         T("Somebody outside told the engine to stop", "外部有人让引擎停下"),
         T(
             "{who} received {signal} from outside and shut down in order; EngineDeadError and 'exited unexpectedly' after it only report that. Look for the sender: supervisor, probe, session end, a person.",
-            "{who} 收到外部发来的 {signal} 后有序退出；之后的 EngineDeadError、“exited unexpectedly” 只是转述。去找信号是谁发的：守护程序、探针、会话结束，还是人。",
+            "{who_zh} 收到外部发来的 {signal} 后有序退出；之后的 EngineDeadError、“exited unexpectedly” 只是转述。去找信号是谁发的：守护程序、探针、会话结束，还是人。",
         ),
         (lib.FIND_SIGNAL_SENDER, lib.PROBE_PATIENCE, GUARD_OWNS),
         ("vllm#50067", "vllm#17386", "vllm#18163"),
@@ -156,7 +156,8 @@ def _fill(finding: Finding, _life: Life) -> Finding | None:
     text = finding.event.text[:4000]
     signal = re.search(r"SIG[A-Z]{3,5}", text)
     finding.values.setdefault("signal", signal[0] if signal else "SIGTERM")
-    finding.values.setdefault("who", finding.event.process.name or "The server")
+    finding.values["who"] = finding.event.process.name or "The server"
+    finding.values["who_zh"] = finding.event.process.name or "服务"
     if finding.subtype == "spawn-no-main-guard":
         return cite(finding, "An attempt has been made to start a new process")
     return finding

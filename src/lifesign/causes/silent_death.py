@@ -84,7 +84,7 @@ SUBTYPES = {
         T("A worker process died and left no trace", "一个 worker 进程死了，没有留下任何痕迹"),
         T(
             "{who} ended ({status}) and nothing in the log says why. The errors after this line only report it. Killed from outside (kernel for memory, a person, an orchestrator) and crashed in native code look the same here.",
-            "{who} 结束了（{status}），日志里没有任何原因；这一行之后的报错都只是转述。被外部杀死（内核因内存、人、编排系统）和在原生代码里崩溃，在这里看起来一模一样。",
+            "{who_zh} 结束了（{status}），日志里没有任何原因；这一行之后的报错都只是转述。被外部杀死（内核因内存、人、编排系统）和在原生代码里崩溃，在这里看起来一模一样。",
         ),
         _COLLECT,
         ("vllm#54204",),
@@ -189,7 +189,8 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
     text = finding.event.text
     finding.values.setdefault("status", status_of(text))
     who = re.search(r"(?:Worker proc|RayWorkerProc|Worker) ([\w=./-]{1,60})", text[:4000])
-    finding.values.setdefault("who", who[1].rstrip(",") if who else "A worker")
+    finding.values["who"] = who[1].rstrip(",") if who else "A worker"
+    finding.values["who_zh"] = who[1].rstrip(",") if who else "某个 worker"
     if finding.subtype == "worker-died-no-trace" and _was_asked(finding, life):
         finding.remedies = (lib.FIND_SIGNAL_SENDER, *_COLLECT)
         explain(
