@@ -80,6 +80,19 @@ def test_register_does_nothing_and_imports_nothing_unless_asked() -> None:
     assert run_python(code, PYTHONPATH=SRC, LIFESIGN_PATIENCE="0").stdout == done.stdout
 
 
+def test_what_runs_inside_an_engine_imports_the_standard_library_alone() -> None:
+    code = """
+        import sys
+        import lifesign.vllm_plugin.assembly, lifesign.vllm_plugin.hooks, lifesign.vllm_plugin.keeper
+        import lifesign.vllm_plugin.metrics, lifesign.vllm_plugin.stacks, lifesign.vllm_plugin.touched, lifesign.vllm_plugin.uniproc
+        roots = {name.partition(".")[0] for name in sys.modules}
+        print(sorted(root for root in roots if root not in sys.stdlib_module_names and root[0] != "_" and root != "lifesign"))
+    """
+    done = run_python(code, PYTHONPATH=SRC)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
 def test_register_without_vllm_warns_once_and_lives() -> None:
     code = """
         import logging
