@@ -15,7 +15,7 @@ from battery import LIVE, NAMES, STUCK, Trial, build_actor, run_together
 from lifesign.guard.detector.evidence import Activity
 from lifesign.guard.probes.stacks import find_py_spy
 
-TOGETHER = 6
+TOGETHER = 9
 WATCHED_S = 19.0
 UNKNOWN = {Activity.NO_PROCESSOR, Activity.UNCLEAR}
 

@@ -1,0 +1,149 @@
+"""The probes of `watch` one by one: the metrics page, the tree, devices, the observer's bookkeeping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+from watching import Engine
+
+from lifesign.errors import UsageError
+from lifesign.guard.detector.core import Detector
+from lifesign.guard.detector.events import Poll
+from lifesign.guard.detector.evidence import GpuSignals
+from lifesign.guard.probes.gpu import GpuProbe
+from lifesign.guard.probes.metrics import parse_metrics, parse_url
+from lifesign.guard.probes.observer import Observer
+from lifesign.guard.probes.tree import find_engine, listener_of, ports_of, uses_gpu
+
+PAGE = """# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 3.0
+vllm:num_requests_running{engine="1",model_name="m"} 2.0
+vllm:num_requests_waiting{engine="0",model_name="a} b\\"c"} 4.0
+vllm:generation_tokens_total{engine="0"} 100.0
+vllm:iteration_tokens_total_count{engine="0"} 10
+vllm:gpu_cache_usage_perc{engine="0"} 0.25
+vllm:kv_cache_usage_perc{engine="0"} 0.5
+process_cpu_seconds_total 77
+"""
+
+
+def test_page_is_summed_over_engines_and_newest_name_wins() -> None:
+    page = parse_metrics(PAGE, 5.0)
+    assert page.is_vllm
+    assert page.demand
+    assert page.values == {"running": 5.0, "waiting": 4.0, "generated": 100.0, "iterations": 10.0, "kv_usage": 0.5}
+    assert page.missing == ["vllm:prompt_tokens_total"]
+
+
+def test_movement_of_a_page() -> None:
+    old = parse_metrics(PAGE, 0.0)
+    assert parse_metrics(PAGE, 1.0).moved_since(old) == 0
+    assert parse_metrics(PAGE.replace('count{engine="0"} 10', 'count{engine="0"} 17'), 1.0).moved_since(old) == 7
+    # A prefill-only step moves no counter, but the cache fills.
+    assert parse_metrics(PAGE.replace("0.5", "0.6"), 1.0).moved_since(old) == 1
+    assert parse_metrics(PAGE.replace('running{engine="0"', 'running{engine="9"'), 1.0).moved_since(old) == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "vllm:",
+        "vllm:num_requests_running",
+        "vllm:num_requests_running{ x",
+        "vllm:num_requests_running NaN\nvllm:num_requests_waiting +Inf",
+        "vllm:num_requests_running{" + "a" * 1_000_000,
+        "vllm:num_requests_running{" + "}" * 100_000,
+        "<html>vllm:num_requests_running 1</html>",
+        "\x1b[2Jvllm:num_requests_running 3",
+    ],
+)
+def test_rubbish_pages_give_nothing(text: str) -> None:
+    assert parse_metrics(text, 0.0).values == {}
+
+
+def test_urls() -> None:
+    assert parse_url("http://127.0.0.1:8000").url == "http://127.0.0.1:8000"
+    assert parse_url("localhost:8000/metrics").local
+    assert parse_url("https://[::1]:1/x/metrics").path == "/x/metrics"
+    assert not parse_url("http://example.org").local
+    assert parse_url("http://example.org").port == 80
+    for bad in ("", "http://", "file:///etc/passwd", "http://h:x"):
+        with pytest.raises(UsageError):
+            parse_url(bad)
+
+
+def test_the_tree_is_found_from_any_member(engine: Callable[..., Engine]) -> None:
+    one = engine("--no-beacon")
+    for pid in (one.server, one.core, one.workers[1]):
+        tree = find_engine(pid)
+        assert tree.root == one.server
+        roles = {member.pid: (member.role, member.name) for member in tree.members}
+        assert roles == {
+            one.server: ("server", "APIServer"),
+            one.core: ("engine", "EngineCore"),
+            one.workers[0]: ("worker", "worker 0"),
+            one.workers[1]: ("worker", "worker 1"),
+        }
+    assert ports_of(tree) == [one.port]
+    assert listener_of(one.port) == one.server
+    assert listener_of(1) is None
+    assert not uses_gpu(tree)
+
+
+def test_observer_counts_steps_once_and_sees_the_running_one(engine: Callable[..., Engine]) -> None:
+    one = engine("--no-http")
+    tree = find_engine(one.core)
+    observer, detector = Observer(tree), Detector()
+    begin = observer.begin()
+    assert (begin.backend, begin.tier, begin.serving) == ("cpu", "beacon", True)
+    detector.handle(begin, 0.0)
+    total = 0
+    first = None
+    for second in range(200):
+        look = observer.look(float(second), detector)
+        poll = next(event for event in look.events if isinstance(event, Poll))
+        assert poll.demand
+        total += poll.steps or 0
+        first = first if first is not None else look.beacon.steps_done  # type: ignore[union-attr]
+        if total >= 3:
+            break
+        __import__("time").sleep(0.2)
+    assert look.beacon is not None
+    assert total == look.beacon.steps_done - (first or 0)
+    assert poll.running is None or tuple(poll.running) == (4, 4)
+    observer.close()
+
+
+def nvml(**more: object) -> SimpleNamespace:
+    readings = {
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetCount": lambda: 2,
+        "nvmlDeviceGetHandleByIndex": lambda at: at,
+        "nvmlDeviceGetComputeRunningProcesses": lambda at: [SimpleNamespace(pid=100 + at)],
+        "nvmlDeviceGetPowerUsage": lambda at: 250_000,
+        "nvmlDeviceGetUtilizationRates": lambda at: SimpleNamespace(gpu=100, memory=40),
+    }
+    return SimpleNamespace(**readings | more)
+
+
+def test_devices_of_the_engine_alone() -> None:
+    probe = GpuProbe(nvml())
+    assert [one.index for one in probe.sample()] == [0, 1]
+    probe.choose({101})
+    assert probe.sample() == (GpuSignals(1, 250.0, 40.0),)
+    probe.choose({999})  # unknown: nothing is thrown away
+    assert len(probe.sample()) == 1
+
+
+def test_broken_nvml_is_a_reason_not_an_error() -> None:
+    def fails(*_: object) -> object:
+        raise RuntimeError("driver not loaded")
+
+    assert GpuProbe(nvml(nvmlInit=fails)).reason == "NVML can't be used: driver not loaded"
+    assert GpuProbe(nvml(nvmlDeviceGetCount=lambda: 0)).reason == "NVML knows no device"
+    half = GpuProbe(nvml(nvmlDeviceGetPowerUsage=fails))
+    assert half.available
+    assert half.sample() == ()
