@@ -111,12 +111,28 @@ SUBTYPES = {
 }
 
 
+_SLIP_TEXTS = (
+    "object has no attribute",
+    "list index out of range",
+    "object is not subscriptable",
+    "object is not iterable",
+    "unsupported operand type",
+    "values to unpack",
+    "dictionary changed size during iteration",
+    "referenced before assignment",
+    "The size of tensor a (",
+    "Sizes of tensors must match",
+    "mat1 and mat2 shapes cannot be multiplied",
+    "is invalid for input of size",
+)
+
+
 def _frame_name(event: Event) -> str:
     """`scheduler.py:schedule` of the innermost engine frame."""
     for frame in reversed(event.exc.frames if event.exc else []):
         if is_engine_frame(frame):
             return f"{frame.file.replace(chr(92), '/').rpartition('/')[2]}:{frame.func}"
-    return event.origin or "the engine"
+    return event.origin or "worker"
 
 
 def _in_engine(event: Event, life: Life) -> bool:
@@ -162,7 +178,7 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
     message = exc.message.strip().split("\n")[0][:200] if exc else event.text.split("\n")[0][:200]
     finding.values["message"] = message or "It has no message."
     finding.values["message_zh"] = message or "它没有带说明文字。"
-    by_frame = finding.strength == SYMPTOM
+    by_frame = finding.strength == SYMPTOM and event.kind == "exception"
     if by_frame and counts_external_tokens(event, life):
         return None
     if by_frame:
@@ -264,6 +280,14 @@ CAUSE = Cause(
             no_frames=(*GRAMMAR_FRAMES, *MULTIMODAL_FRAMES, ":load_weights"),
             when=_serving_shape,
             certainty="supported",
+        ),
+        Signature(
+            "worker",  # the worker's own traceback is missing: only its message came through
+            any=_SLIP_TEXTS,
+            kinds=("wrapper",),
+            phases=(Phase.SERVING,),
+            strength=SYMPTOM,
+            certainty="possible",
         ),
         Signature("sampler", any=("NaNs detected in logits",), kinds=("exception", "wrapper"), certainty="supported"),
         Signature(
