@@ -131,6 +131,16 @@ def test_trap_3_json_keys(version: str, fate: str | None) -> None:
     assert all(fate in problem.message.en for problem in found if fate)
 
 
+@pytest.mark.parametrize(
+    ("version", "fate"), [("0.8.5", "ignored"), ("0.9.0", "refused"), ("0.15.1", "ignored"), ("0.16.0", "refused")]
+)
+def test_trap_3_other_json_options(version: str, fate: str) -> None:
+    (found,) = problems(version, "vllm", "serve", "m", "--kv-transfer-config", '{"kv_conector":"X"}')
+    assert fate in found.message.en
+    assert found.instead == "kv_connector"
+    assert problems("0.32.0", "vllm", "serve", "m", "--model-loader-extra-config", '{"anything": 1}') == []
+
+
 def test_trap_3_misspelt_and_nested_and_dotted() -> None:
     (typo,) = problems("0.32.0", "vllm", "serve", "m", "-cc", '{"cudagraph_modes":"NONE"}')
     assert (typo.code, typo.instead) == ("unknown-json-key", "cudagraph_mode")

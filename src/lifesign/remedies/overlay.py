@@ -272,8 +272,15 @@ class Lenient:
 
 
 LENIENT_JSON: tuple[Lenient, ...] = (
-    Lenient("--compilation-config", "-0.8.5.post1,0.9.1-0.12.0", "real parsers: unknown keys accepted without a word"),
+    Lenient("--compilation-config", "-0.8.5.post1,0.9.1-0.12.0", "real parsers, unknown key given"),
+    Lenient("--override-pooler-config", "0.9.0-0.11.2", "real parsers, unknown key given"),
+    Lenient("--speculative-config", "", "the parser takes any key; SpeculativeConfig refuses unknown ones"),
+    Lenient("", "-0.8.5.post1,0.9.1-0.15.1", "real parsers, unknown key given to ten options of nineteen releases"),
 )
+"""By option; the entry without a name holds for the others. Empty ranges: never ignored."""
+
+FREE_JSON = frozenset({"--model-loader-extra-config"})
+"""JSON options whose keys belong to something else (the loader), so that none of them is unknown."""
 
 FLIPPED: dict[str, tuple[str, T]] = {
     "VLLM_SKIP_P2P_CHECK": ("0.10.1", T("the default became 1 in 0.10.1: setting 1 changes nothing, 0 is the remedy", "0.10.1 起默认就是 1：再设 1 没有变化，有用的是设 0")),
@@ -301,6 +308,11 @@ UNITS: dict[str, str] = {
 def wrong(name: str, kind: str) -> tuple[Wrong, ...]:
     """The entries of `WRONG` for this name where it stands (`option`, `env`, `argument`)."""
     return tuple(entry for entry in WRONG if entry.name == name and entry.kind == kind)
+
+
+def lenient(option: str) -> str:
+    """The releases (coded) in which a JSON option ignores unknown keys without a word."""
+    return next(entry.ranges for entry in LENIENT_JSON if entry.option in (option, ""))
 
 
 def renamed(name: str) -> Renamed | None:

@@ -250,7 +250,7 @@ class Options:
             )
             yield self._problem("error", "bad-json", value, name, message)
             return
-        if knob.json and isinstance(parsed, dict):
+        if knob.json and isinstance(parsed, dict) and knob.name not in overlay.FREE_JSON:
             yield from self._keys(value, name, knob, parsed)
 
     def _keys(self, where: Word, name: str, knob: Knob, parsed: dict[str, object]) -> Iterator[Problem]:
@@ -269,10 +269,7 @@ class Options:
     def _unknown_key(self, where: Word, name: str, knob: Knob, group: str, path: str, known: dict[str, str]) -> Problem:
         key = path.rpartition(".")[2]
         ranges = self.catalog.json_ranges(group, key)
-        lenient = any(
-            entry.option == knob.name and self.catalog.inside(entry.ranges, self.release)
-            for entry in overlay.LENIENT_JSON
-        )
+        lenient = self.catalog.inside(overlay.lenient(knob.name), self.release)
         close = difflib.get_close_matches(key, list(known), n=1, cutoff=0.75)
         when = f" ({self.catalog.spelled(ranges)})" if ranges else ""
         fate = T("silently ignored", "会被悄悄忽略") if lenient else T("refused", "会被拒绝")
@@ -286,7 +283,7 @@ class Options:
         )
 
     def _dotted(self, word: Word, name: str, knob: Knob) -> Iterator[Problem]:
-        if not knob.json:
+        if not knob.json or knob.name in overlay.FREE_JSON:
             return
         group = knob.json
         parts = name.partition(".")[2].rstrip("+").split(".")
