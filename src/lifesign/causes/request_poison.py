@@ -224,6 +224,12 @@ def _by_position(event: Event, _life: Life) -> bool:
     return event.exc is not None and any("position" in frame.code for frame in event.exc.frames[-6:])
 
 
+def _vocabulary_sized(event: Event) -> bool:
+    """Whether the dimension that was overrun can be the vocabulary: a small one is that of the requests in the step."""
+    match = re.search(r"with size (\d{1,9})", event.text[:4000])
+    return match is None or int(match[1]) >= 1000
+
+
 def asks_grammar(event: Event) -> bool:
     """Whether the line that raised asks a request's grammar (`...grammar.accept_tokens(`)."""
     frames = event.exc.frames[-1:] if event.exc else []
@@ -341,7 +347,7 @@ CAUSE = Cause(
             ),
             frames=(*SAMPLING_FRAMES, "detokenizer", "convert_ids_to_tokens", "tokenization_utils", "apply_penalties"),
             kinds=("exception",),
-            when=_fatal_place,
+            when=lambda event, life: _fatal_place(event, life) and _vocabulary_sized(event),
         ),
         Signature(
             "oov-token-id",
