@@ -121,8 +121,8 @@ def serve(args: argparse.Namespace) -> int:
         server = http.server.ThreadingHTTPServer(("127.0.0.1", args.port), Page)
         threading.Thread(target=server.serve_forever, daemon=True).start()
     say("INFO:     Application startup complete.")
-    for index in range(args.noise):
-        say(f"INFO line {index}")
+    for start in range(0, args.noise, 1000):
+        say("\n".join(f"INFO line {index}" for index in range(start, min(start + 1000, args.noise))))
     started = time.monotonic()
     while not stop.is_set():
         pid = 0 if args.stay else os.waitpid(child, os.WNOHANG)[0]

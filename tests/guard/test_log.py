@@ -121,6 +121,8 @@ class Pipe:
             found += self.link.receive()
             for index, message in enumerate(found):
                 if message["op"] == until:
+                    if until == "eof":
+                        self.link.control.close()
                     return found[: index + 1]
             time.sleep(0.02)
         raise AssertionError(f"no {until!r} in {found}")

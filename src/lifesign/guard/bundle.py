@@ -172,7 +172,7 @@ def select_log(log_folder: Path, limit_bytes: int) -> tuple[int, list[Any]]:
     total = sum(size for _, size in sizes)
     if total <= limit_bytes:
         return 0, [read_segment(path) for path, _ in sizes]
-    head = min(HEAD_BYTES, limit_bytes // 4)
+    head = min(HEAD_BYTES, limit_bytes // 4, sizes[0][1])
     tail = limit_bytes - head
     pieces: list[Any] = [read_segment(sizes[0][0], 0, head), b"\n", None]
     later: list[Any] = []

@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,9 @@ from lifesign.guard.evidence.memory import host_memory, oom_kills
 from lifesign.guard.evidence.redact import redact_command, redact_environment
 from lifesign.guard.evidence.requests import in_flight
 from lifesign.guard.evidence.versions import versions
+from lifesign.guard.outcome import Outcome
 from lifesign.guard.restart import Change, Decision, Died
 from lifesign.guard.ruling import End, Facts, Ruling, rule
-from lifesign.guard.session import Outcome
 
 MAX_EVENTS_BYTES = 8 << 20
 MAX_SCAN_BYTES = 32 << 20
@@ -80,12 +80,13 @@ def close_incident(
     head = _head(context, outcome, command, facts)
     bundle.put_incident({**head, "complete": False})
     _put_evidence(context, bundle, outcome, command, environment)
-    bundle.put_log(
+    omitted = bundle.put_log(
         context.state.log_folder(life.id),
         settings.bundle_log_bytes,
         keep_prompts=settings.keep_prompts,
         tail=_memory_tail(outcome),
     )
+    facts = replace(facts, log_cut=omitted > 0 or bool(outcome.keeper.get("unsaved_bytes")))
     report, ruling = diagnose_bundle(
         context.helpers, bundle.folder, extra=["kernel.log"], facts=facts, lang=settings.lang
     )

@@ -38,6 +38,7 @@ FORWARD_BYTES = 32 << 20
 STUCK_S = 1.0
 PARTIAL_BYTES = 1 << 16
 DRAIN_S = 5.0
+HANG_UP_S = 10.0
 MILESTONE_BYTES = 600
 MILESTONES_PER_S = 50
 
@@ -70,12 +71,13 @@ class Keeper:
         self._shown_bytes = 0
         self._lock = threading.Lock()
         self._sent_in_second = (0, 0)
+        self._server = threading.Thread(target=self._serve, daemon=True)
 
     def run(self) -> None:
         """Carry everything until the engine has closed its ends, then drain and say so."""
         threads = [threading.Thread(target=self._read, args=(channel,), daemon=True) for channel in self.channels]
         threads += [threading.Thread(target=self._forward, args=(channel,), daemon=True) for channel in self.channels]
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._server.start()
         for thread in threads:
             thread.start()
         self._write()
@@ -85,6 +87,8 @@ class Keeper:
                 len(data) if data is not None else place.length if place else 0 for data, place in list(channel.chunks)
             )
         self._send({"op": "eof", **self._stats()})
+        # The guard may still want the end of the log from memory; it hangs up when it has all it wants.
+        self._server.join(HANG_UP_S)
 
     def _drain(self, threads: list[threading.Thread]) -> None:
         """Let the forwarders finish as long as anybody reads: `DRAIN_S` without a byte taken is the end."""
@@ -286,7 +290,7 @@ class Keeper:
                     tail = self.writer.tail(int(request["bytes"]))
                 with suppress(OSError):
                     Path(request["path"]).write_bytes(tail)
-                self._send({"op": "tailed", "bytes": len(tail)})
+                self._send({"op": "tailed", "tailed_bytes": len(tail)})
 
     def _settle(self, limit_s: float = 1.0) -> None:
         """Wait until what has been read so far is written."""

@@ -23,8 +23,8 @@ from lifesign.guard.closing import Closed, close_incident
 from lifesign.guard.context import Context
 from lifesign.guard.evidence.kernel import KernelReport
 from lifesign.guard.life import Life, mapped_shm, orphans_of
+from lifesign.guard.outcome import Outcome
 from lifesign.guard.restart import Decision, Died, RestartPolicy
-from lifesign.guard.session import Outcome
 from lifesign.guard.statedir import read_json, write_json
 from lifesign.text import T
 

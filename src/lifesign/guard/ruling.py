@@ -51,7 +51,8 @@ class Facts:
     """What guard knows of a death. `hang` is the detector's finding when it called the death, `who` whom it points at.
 
     orphaned: the guard before this one was killed, and the engine was found without it. oom_known: an out-of-memory
-    kill would have been seen (the kernel log or the counters of the control group could be read).
+    kill would have been seen (the kernel log or the counters of the control group could be read). log_cut: a part of
+    the log is not in the bundle, so that silence proves nothing.
     """
 
     ends: tuple[End, ...] = ()
@@ -65,6 +66,7 @@ class Facts:
     xids: tuple[int, ...] = ()
     orphaned: bool = False
     oom_known: bool = True
+    log_cut: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """As JSON values, for the process that diagnoses."""
@@ -223,7 +225,8 @@ def _ended(logged: Ruling, facts: Facts) -> Ruling | None:
             certainty = "established" if facts.oom_known else "supported"
             return _named(logged, facts, "silent-death", lost, certainty, text, end.show(), end, **values)
         if end.role in ("core", "worker") and end.code not in (0, None) and logged.cause != "silent-death":
-            return _named(logged, facts, "silent-death", lost, "supported", _LEFT, end.show(), end, **values)
+            text, certainty = (_LEFT_CUT, "possible") if facts.log_cut else (_LEFT, "supported")
+            return _named(logged, facts, "silent-death", lost, certainty, text, end.show(), end, **values)
     return None
 
 
@@ -295,6 +298,13 @@ _KILLED_UNSURE = (
     T(
         "It ended by {signal} that guard did not send. Whether the kernel did it for want of memory can't be told: neither its log nor the counters of the control group may be read here.",
         "它因 {signal} 结束，信号不是 guard 发的。是不是内核因内存不足杀的，这里看不出来：内核日志和 cgroup 计数都读不到。",
+    ),
+)
+_LEFT_CUT = (
+    T("{who} ended with code {code}", "{who} 以退出码 {code} 结束"),
+    T(
+        "The part of the log that could be kept does not say why; the missing part may.",
+        "留下来的那部分日志没有说明原因；缺失的部分也许有。",
     ),
 )
 _LEFT = (

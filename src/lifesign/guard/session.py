@@ -14,22 +14,22 @@ import signal
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from lifesign.errors import UsageError
 from lifesign.guard import inbox as signals
 from lifesign.guard import procs, readiness
 from lifesign.guard.blackbox import Capture, capture_in_background
-from lifesign.guard.bundle import roomy_folder as _roomy_folder
+from lifesign.guard.bundle import roomy_folder
 from lifesign.guard.context import Context
 from lifesign.guard.ending import Ending
 from lifesign.guard.environment import OWNER_FILE
 from lifesign.guard.evidence import memory
-from lifesign.guard.evidence.kernel import KernelReport, KernelTail
+from lifesign.guard.evidence.kernel import KernelTail
 from lifesign.guard.evidence.redact import redact_command
 from lifesign.guard.life import ENGINE_ROLES, Life, Member
+from lifesign.guard.outcome import Call, Outcome, Watcher
 from lifesign.guard.spawn import KeeperLink, Streams, open_streams, spawn_engine, spawn_keeper
 from lifesign.guard.statedir import write_json
 from lifesign.text import T
@@ -44,75 +44,6 @@ STATS_S = 5.0
 STRANGER_S = 10.0
 TAIL_BYTES = 4 << 20
 IDLE_PROGRESS_S = 1800.0
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """The detector's verdict that the engine is dead: what it found, and whom it points at."""
-
-    finding: str
-    who: tuple[str, ...] = ()
-    stopped: bool = False
-
-
-class Watcher(Protocol):
-    """The detector as the session needs it. Every method returns at once."""
-
-    def begin(self, life: Life) -> None:
-        """A life starts."""
-
-    def ready(self) -> None:
-        """It serves."""
-
-    def milestone(self, phase: str) -> None:
-        """Its start-up went on."""
-
-    def exited(self, member: Member) -> None:
-        """A process of it ended."""
-
-    def tick(self, session: Session) -> Call | None:
-        """Look, act through the session (captures, board), and give the verdict once it is dead."""
-
-    def progressed(self) -> bool:
-        """Whether it did real work (see `restart.Progressed`)."""
-
-    def end(self) -> None:
-        """Stop looking."""
-
-
-@dataclass
-class Outcome:
-    """How a life went. Times: `started` and `ended` in seconds since the epoch, spans in seconds."""
-
-    kind: Literal["died", "stopped", "finished"]
-    life: Life
-    started: float
-    ended: float
-    start_s: float | None
-    served_s: float
-    status: int | None
-    trigger: str
-    call: Call | None
-    captures: list[Capture]
-    memory_before: dict[str, int | str]
-    memory_after: dict[str, int | str]
-    kernel: KernelReport
-    keeper: dict[str, object]
-    ours: set[procs.ProcId] = field(default_factory=set)
-
-    @property
-    def became_ready(self) -> bool:
-        """Whether it ever served."""
-        return self.start_s is not None
-
-    @property
-    def exit_code(self) -> int:
-        """The engine's exit code as a shell would show it (128 + n for signal n)."""
-        if self.status is None:
-            return 1
-        if os.WIFSIGNALED(self.status):
-            return 128 + os.WTERMSIG(self.status)
-        return os.waitstatus_to_exitcode(self.status)
 
 
 class Session:
@@ -466,15 +397,13 @@ class Session:
     def _finish_log(self) -> None:
         """Wait a little for the end of the output: what the engine said last matters most."""
         if self._keeper is not None:
-            if self.keeper_stats.get("unsaved_bytes"):
-                path = Path(_roomy_folder() or "/dev/shm") / f"lifesign-{self._id}.tail"
-                self._keeper.send({"op": "tail", "path": str(path), "bytes": TAIL_BYTES})
-                self.keeper_stats["tail_path"] = str(path)
             self._keeper.send({"op": "sync"})
-        until_s = self.context.clock() + KEEPER_END_S
-        while self._keeper is not None and not self._keeper_ended and self.context.clock() < until_s:
-            self._selector.select(0.05)
-            self._hear_keeper()
+        self._hear_until(lambda: self._keeper_ended)
+        if self._keeper is not None and self.keeper_stats.get("unsaved_bytes"):
+            path = Path(roomy_folder() or "/dev/shm") / f"lifesign-{self._id}.tail"
+            self._keeper.send({"op": "tail", "path": str(path), "bytes": TAIL_BYTES})
+            self._hear_until(lambda: "tailed_bytes" in self.keeper_stats)
+            self.keeper_stats["tail_path"] = str(path)
         self._streams.close()
         for fd in self._streams.terminals:
             with suppress(OSError):
@@ -485,6 +414,12 @@ class Session:
             with suppress(subprocess.TimeoutExpired):
                 self._keeper.process.wait(0.5)
             self.context.helpers.forget(self._keeper.process.pid)
+
+    def _hear_until(self, done: Callable[[], bool]) -> None:
+        until_s = self.context.clock() + KEEPER_END_S
+        while self._keeper is not None and not done() and self.context.clock() < until_s:
+            self._selector.select(0.05)
+            self._hear_keeper()
 
 
 _SERVING = T("the engine serves after {seconds} s", "引擎 {seconds} 秒后开始服务")

@@ -30,9 +30,10 @@ from lifesign.guard.helpers import Helpers
 from lifesign.guard.http import HttpThread, explain_bind, listen
 from lifesign.guard.inbox import Inbox
 from lifesign.guard.notify import Notifier, termination_path, write_termination_message
+from lifesign.guard.outcome import Outcome, Watcher
 from lifesign.guard.recovery import mark_ended, recover
 from lifesign.guard.restart import Decision, Died, Memory, Progressed, RestartPolicy, Started, apply_changes
-from lifesign.guard.session import Outcome, Session, Watcher
+from lifesign.guard.session import Session
 from lifesign.guard.settings import Settings, engine_url
 from lifesign.guard.statedir import StateDir, read_json, write_json
 from lifesign.guard.voice import Voice

@@ -37,9 +37,10 @@ from lifesign.guard.detector.policy import Backend, StepSize
 from lifesign.guard.detector.replay import RecordingDetector
 from lifesign.guard.detector.states import VIEW, Finding, State
 from lifesign.guard.life import Life, Member
+from lifesign.guard.outcome import Call
 from lifesign.guard.pages import EnginePages
 from lifesign.guard.sensor import Sensor
-from lifesign.guard.session import Call, Session
+from lifesign.guard.session import Session
 from lifesign.guard.settings import option_of
 from lifesign.text import T
 
