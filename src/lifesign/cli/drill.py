@@ -149,6 +149,7 @@ def record_faults(
     engine: str = ENGINE,
     python: str = PYTHON,
     release: str = RELEASE,
+    keep: Path | None = KEEP,
     again: bool = typer.Option(False, "--again", help="Record also what is recorded there already."),
 ) -> None:
     """Run drills and keep each log with its label: redacted, with neutral paths. Exit code 1 when one couldn't be recorded."""
@@ -163,7 +164,7 @@ def record_faults(
         for fault in faults:
             if fault.name in have:
                 continue
-            outcome = _run_all([fault], chosen, Path(folder), quiet=False)[0]
+            outcome = _run_all([fault], chosen, keep or Path(folder), quiet=False)[0]
             problem = record.keep(outcome, chosen, into)
             if problem:
                 failed += 1
@@ -240,7 +241,7 @@ def _drop_good_logs(folder: Path, outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes:
         if outcome.result != "FAIL":
             for path in (outcome.log, outcome.kernel_log):
-                if path and Path(path).parent == folder and not folder.name.startswith("lifesign-record-"):
+                if path and Path(path).parent == folder:
                     Path(path).unlink(missing_ok=True)
             outcome.log = outcome.kernel_log = ""
     if not any(folder.iterdir()):
