@@ -66,6 +66,7 @@ def build(statements: list[Statement]) -> list[Life]:
         _place(event, life)
     for life in lives:
         _mark_foreign(life)
+        _mark_quotations(life)
         for event in life.events:
             config.learn(event, life)
         config.settle(life)
@@ -145,17 +146,23 @@ def _place(event: Event, life: Life) -> None:
     before = life.last_phase
     _advance(event, life)
     event.phase = before if event.kind == "signal" and before is not Phase.SHUTDOWN else _phase_of(event, life)
-    if event.kind == "death" or (event.kind == "exception" and event.weight == "fatal"):
+    event.ends = _ends(event, life)
+    if event.ends:
         life.died = True
-    elif event.kind == "exception" and event.process.role != "worker" and not life.served and event.weight == "unknown":
-        # An uncaught exception before the server is up ends it.
-        life.died = True
-    elif event.kind == "native" or _ended_outside(event):
-        life.died = True
-    elif event.kind == "signal" or event.name in ("uvicorn-done",):
+    elif event.kind == "signal" or event.name == "uvicorn-done":
         life.orderly = life.orderly or not life.died
     if event.kind == "progress" and event.name != "idle":
         life.progress_index = event.index
+
+
+def _ends(event: Event, life: Life) -> bool:
+    """Whether this event reports or causes an end of the engine."""
+    if event.kind in ("death", "native") or _ended_outside(event):
+        return True
+    if event.kind != "exception":
+        return False
+    # An uncaught exception before the server is up ends it.
+    return event.weight == "fatal" or (event.weight == "unknown" and event.process.role != "worker" and not life.served)
 
 
 def _ended_outside(event: Event) -> bool:
@@ -249,6 +256,40 @@ def _mark_foreign(life: Life) -> None:
             event.weight = "foreign"
 
 
+_QUOTATION = 60
+"""Events that a quotation of another engine's log has at most."""
+
+
+def _mark_quotations(life: Life) -> None:
+    """Lines with a process prefix whose pid never started, while a started process bears that name, are a quotation.
+
+    A user pasted another engine's log into a prompt. A restarted process would have milestones of its own (and a life of
+    its own); this pid has none.
+    """
+    spans: dict[tuple[str, str, int], list[int]] = {}
+    started: set[tuple[str, str, int]] = set()
+    for event in life.events:
+        process = event.process
+        if process.role in ("core", "worker", "api") and process.pid is not None:
+            key = (process.source, process.name, process.pid)
+            spans.setdefault(key, []).append(event.index)
+            if event.kind == "milestone":
+                started.add(key)
+    for (source, name, pid), indexes in spans.items():
+        if (source, name, pid) in started or len(indexes) > _QUOTATION:
+            continue
+        real = [
+            others
+            for (other_source, other_name, other_pid), others in spans.items()
+            if (other_source, other_name) == (source, name)
+            and other_pid != pid
+            and (other_source, other_name, other_pid) in started
+        ]
+        if any(others[0] < indexes[0] for others in real):
+            for index in indexes:
+                life.events[index].weight = "quoted"
+
+
 _SYSTEM_SOURCES = ("kernel", "raylet", "gcs_server")
 
 
@@ -270,16 +311,11 @@ def _settle(life: Life) -> None:
         ),
         None,
     )
+    told = [event for event in life.events if event.weight not in ("quoted", "foreign")]
     first_death = next(
-        (
-            event.index
-            for event in life.events
-            if (event.kind in ("death", "native") or event.weight == "fatal")
-            and event.weight not in ("quoted", "foreign")
-        ),
-        None,
+        (event.index for event in told if event.kind in ("death", "native") or event.weight == "fatal"), None
     )
-    life.died = first_death is not None or life.died
+    life.died = any(event.ends for event in told)
     life.orderly = first_signal is not None and (first_death is None or first_signal < first_death)
 
 

@@ -49,6 +49,8 @@ class Event:
     phase: Phase = Phase.LOAD
     weight: Weight = "unknown"
     exc: Traceback | None = None
+    ends: bool = False
+    """Whether it reports or causes an end of the engine."""
     name: str = ""
     """For kinds `death`, `signal`, `progress`, `milestone`: which one, as a stable word (see `facts.vocabulary`)."""
 

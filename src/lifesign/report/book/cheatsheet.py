@@ -92,12 +92,12 @@ def _markdown(lang: Lang) -> str:
 _STYLE = """
 @page{size:A4 portrait;margin:7mm}
 *{box-sizing:border-box}
-body{font:7.8pt/1.22 Arial,"Noto Sans CJK SC","PingFang SC","Microsoft YaHei",sans-serif;color:#000;background:#fff;margin:0;max-width:196mm}
+body{font:7.5pt/1.2 Arial,"Noto Sans CJK SC","PingFang SC","Microsoft YaHei",sans-serif;color:#000;background:#fff;margin:0;max-width:196mm}
 h1{font-size:13pt;margin:0 0 1mm}p{margin:0 0 1.5mm}h2{font-size:8.6pt;margin:0 0 1mm;border-bottom:.4pt solid #000}
 .cols{display:grid;grid-template-columns:68mm 1fr;gap:4mm}
 ol{margin:0;padding:0;list-style:none}li{margin:0 0 .55mm;padding-left:5mm;text-indent:-5mm}li.in{padding-left:9mm}
 table{border-collapse:collapse;width:100%;table-layout:fixed}th:nth-child(1){width:33%}th:nth-child(2){width:34%}td,th{border:.3pt solid #777;padding:.5mm 1mm;vertical-align:top;text-align:left;overflow-wrap:anywhere}
-code{font:6.9pt/1.2 Consolas,Menlo,monospace;overflow-wrap:anywhere}.foot{margin-top:2mm}.foot code{background:#eee;padding:.3mm 1mm}.foot div{margin-bottom:.8mm}
+code{font:6.7pt/1.2 Consolas,Menlo,monospace;overflow-wrap:anywhere}.foot{margin-top:2mm}.foot code{background:#eee;padding:.3mm 1mm}.foot div{margin-bottom:.8mm}
 """
 
 
