@@ -169,3 +169,10 @@ def test_vllm_json_logging(tmp_path: Path) -> None:
     report = diagnose_paths([str(path)])
     assert key(report) == ("device-oom", "serving", 3)
     assert report.facts.version == "0.14.1"
+
+
+def test_an_engines_log_quoted_in_a_prompt_is_no_evidence() -> None:
+    """With process prefixes and all, in the middle of a log without containers: its pid never started here."""
+    here = Path(__file__).parent
+    assert key(diagnose_paths([str(here / "quoted_engine.log")])) == ("device-oom", "serving", 147)
+    assert key(diagnose_paths([str(here / "quoted_engine_healthy.log")]))[0] == "not-a-crash"

@@ -285,9 +285,27 @@ def _mark_quotations(life: Life) -> None:
             and other_pid != pid
             and (other_source, other_name, other_pid) in started
         ]
-        if any(others[0] < indexes[0] for others in real):
+        if any(others[0] < indexes[0] for others in real) and not _death_agrees(life, set(indexes)):
             for index in indexes:
                 life.events[index].weight = "quoted"
+
+
+def _death_agrees(life: Life, suspects: set[int]) -> bool:
+    """Whether the engine did die after the suspect lines, and none of its known processes says why: then they are real.
+
+    (Logs that people retype or anonymise by hand have pids that don't fit together.)
+    """
+    last = max(suspects)
+    others = [
+        event
+        for event in life.events
+        if event.index not in suspects and event.weight not in ("quoted", "foreign", "request")
+    ]
+    reported = any(event.kind == "death" and event.index > last for event in others)
+    explained = any(
+        event.kind in ("exception", "wrapper") and event.process.role in ("core", "worker") for event in others
+    )
+    return reported and not explained
 
 
 _SYSTEM_SOURCES = ("kernel", "raylet", "gcs_server")
