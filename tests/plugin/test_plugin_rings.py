@@ -1,4 +1,4 @@
-"""Patient waiting on the message rings of real vLLM releases, without starting a server."""
+"""Real vLLM releases without a server: patient waiting on their message rings, our series in their registries."""
 
 from __future__ import annotations
 
@@ -16,12 +16,20 @@ from lifesign.vllm_plugin.shim import shimmed_environment
 pytestmark = pytest.mark.engine
 
 
-def run_script(version: str, folder: Path) -> dict[str, Any]:
-    """What ring_script.py prints under the interpreter of this release."""
+def run_script(version: str, folder: Path, script: str, *arguments: str) -> dict[str, Any]:
+    """What a script prints under the interpreter of this release."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VLLM_", "LIFESIGN_"))}
     done = subprocess.run(
-        [str(engine_path("path", version)), str(Path(__file__).parent / "ring_script.py")],
-        env=shimmed_environment({**clean, "TMPDIR": str(folder), "VLLM_LOGGING_LEVEL": "ERROR"}, folder / "shim"),
+        [str(engine_path("path", version)), str(Path(__file__).parent / script), *arguments],
+        env=shimmed_environment(
+            {
+                **clean,
+                "TMPDIR": str(folder),
+                "VLLM_LOGGING_LEVEL": "ERROR",
+                "LIFESIGN_BEACON_DIR": str(folder / "beacons"),
+            },
+            folder / "shim",
+        ),
         capture_output=True,
         text=True,
         timeout=180,
@@ -34,7 +42,7 @@ def run_script(version: str, folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.27.1"])
 def test_replies_of_every_size_and_lateness_keep_their_order(version: str, tmp_path: Path) -> None:
-    found = run_script(version, tmp_path)
+    found = run_script(version, tmp_path, "ring_script.py")
     assert found["shape"] == "carries"
     assert found["order"] == list(range(8))
     assert found["whole"]
@@ -43,3 +51,11 @@ def test_replies_of_every_size_and_lateness_keep_their_order(version: str, tmp_p
     assert found["naive"] == "moved"
     assert found["mixed_up"] == 9
     assert "would be taken for this one's" in found["refused"]
+
+
+@pytest.mark.parametrize("servers", ["one", "several"])
+def test_series_are_on_the_page_of_one_and_of_several_api_servers(servers: str, tmp_path: Path) -> None:
+    found = run_script("0.32.0", tmp_path, "metrics_script.py", servers)
+    assert len(found["found"]) == 1
+    assert found["found"][0].endswith(" 1.0")
+    assert found["twice"] == 1
