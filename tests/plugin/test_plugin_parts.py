@@ -77,7 +77,8 @@ def test_register_does_nothing_and_imports_nothing_unless_asked() -> None:
     done = run_python(code, PYTHONPATH=SRC)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "['lifesign', 'lifesign.vllm_plugin']"
-    assert run_python(code, PYTHONPATH=SRC, LIFESIGN_PATIENCE="0").stdout == done.stdout
+    for off in ("0", "", "false", "OFF"):
+        assert run_python(code, PYTHONPATH=SRC, LIFESIGN_PATIENCE=off).stdout == done.stdout
 
 
 def test_what_runs_inside_an_engine_imports_the_standard_library_alone() -> None:
@@ -101,6 +102,8 @@ def test_register_without_vllm_warns_once_and_lives() -> None:
         register()
         print("alive")
     """
+    done = run_python(code, PYTHONPATH=SRC, LIFESIGN_PATIENCE="true")
+    assert done.stderr.count("vLLM is left as it is") == 1
     done = run_python(code, PYTHONPATH=SRC, LIFESIGN_PATIENCE="1")
     assert done.stdout.strip() == "alive"
     assert done.stderr.count("vLLM is left as it is") == 1

@@ -11,6 +11,7 @@ import os
 
 PATIENCE = "LIFESIGN_PATIENCE"
 FAULT = "LIFESIGN_FAULT"
+OFF = ("", "0", "false", "no", "off")
 
 
 def register() -> None:
@@ -19,7 +20,7 @@ def register() -> None:
     Never raises for the first: a plugin that breaks the engine it should protect would be worse than none. A fault
     that can't be injected does raise: a drill that silently does nothing would prove nothing.
     """
-    if os.environ.get(PATIENCE) == "1":
+    if os.environ.get(PATIENCE, "").strip().lower() not in OFF:
         from lifesign.vllm_plugin.hooks import switch_on
 
         switch_on()
