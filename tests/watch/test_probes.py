@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from watching import Engine
 
+from lifesign.cli.watch_view import headline, sees
 from lifesign.errors import UsageError
 from lifesign.guard.detector.core import Detector
 from lifesign.guard.detector.events import Poll
@@ -15,7 +16,7 @@ from lifesign.guard.detector.evidence import GpuSignals
 from lifesign.guard.probes.gpu import GpuProbe
 from lifesign.guard.probes.metrics import parse_metrics, parse_url
 from lifesign.guard.probes.observer import Observer
-from lifesign.guard.probes.tree import find_engine, listener_of, ports_of, uses_gpu
+from lifesign.guard.probes.tree import find_engine, is_foreign, listener_of, ports_of, uses_gpu
 
 PAGE = """# TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{engine="0",model_name="m"} 3.0
@@ -147,3 +148,23 @@ def test_broken_nvml_is_a_reason_not_an_error() -> None:
     half = GpuProbe(nvml(nvmlDeviceGetPowerUsage=fails))
     assert half.available
     assert half.sample() == ()
+
+
+def test_another_users_engine_is_said(engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch) -> None:
+    one = engine("--no-beacon", "--no-http")
+    tree = find_engine(one.core)
+    assert not is_foreign(tree)
+    observer = Observer(tree)
+    session = SimpleNamespace(tree=tree, endpoint=None, observer=observer, detector=Detector())
+    own = " ".join(line.en for line in sees(session))  # type: ignore[arg-type]
+    assert "LIFESIGN_PATIENCE=1" in own
+    assert "none found" in own
+    assert not observer.sees_progress
+    look = observer.look(0.0, session.detector)
+    assert "progress can't be seen" in headline(session, look, "en")  # type: ignore[arg-type]
+    monkeypatch.setattr("os.geteuid", lambda: 12345)
+    assert is_foreign(tree)
+    other = " ".join(line.en for line in sees(session))  # type: ignore[arg-type]
+    assert "another user's (run this as that user" in other
+    assert "another user's (give it with --metrics URL)" in other
+    observer.close()

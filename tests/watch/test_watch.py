@@ -196,3 +196,52 @@ def test_a_page_that_fails_gets_its_status(stranger: int, monkeypatch: pytest.Mo
 def test_recording_into_nowhere_is_refused(engine: Start, tmp_path: Path) -> None:
     one = engine("--no-http")
     assert "can't be written" in refused(one.core, "--record", tmp_path / "no" / "where", "--for", "1")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
+def test_another_users_engine_is_watched_as_far_as_allowed(engine: Start, watch: Begin) -> None:
+    one = engine()
+    try:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "lifesign.cli.main",
+                "watch",
+                str(one.server),
+                "--every",
+                "1",
+                "--lang",
+                "en",
+                "--for",
+                "60",
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            user=65534,
+            group=65534,
+            extra_groups=[],
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+    except PermissionError:
+        pytest.skip("another user can't run this Python here")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        seen = [process.stdout.readline()]
+        if not seen[0]:
+            pytest.skip(f"another user can't run this Python here: {process.stderr.read()[:200]}")
+        assert "progress can't be seen" in seen[0]
+        one.signal(one.workers[0], signal.SIGSTOP)
+        while "STOPPED" not in seen[-1]:
+            seen.append(process.stdout.readline())
+            assert seen[-1], seen
+        assert str(one.workers[0]) in seen[-1]
+        assert not [line for line in seen if "IDLE" in line]
+    finally:
+        process.kill()
+        _, err = process.communicate(timeout=20)
+    assert "another user's" in err
+    assert "--metrics URL" in err
+    assert "Traceback" not in err

@@ -206,7 +206,8 @@ class Session:
             judge.handle(self.observer.begin(self.restart_cost_s), now_s)
         for command in judge.handle(event, now_s):
             if isinstance(command, Changed):
-                if not isinstance(event, Begin):
+                blind = command.new is State.IDLE and not self.observer.sees_progress
+                if not isinstance(event, Begin) and not blind:
                     self.reporter.changed(self, command, look)
             elif isinstance(command, Kill):
                 self.died = True

@@ -22,6 +22,7 @@ from lifesign.guard.detector.replay import Replayed
 from lifesign.guard.detector.states import VIEW, State
 from lifesign.guard.detector.words import ACTIVITIES, FINDINGS
 from lifesign.guard.probes.observer import Look
+from lifesign.guard.probes.tree import is_foreign
 from lifesign.text import Lang, T
 
 if TYPE_CHECKING:
@@ -71,7 +72,9 @@ def headline(session: Session, look: Look, lang: Lang) -> str:
                 r=f"{detector.slowness.ratio:.1f}"
             )
         )
-    if detector.state is State.IDLE:
+    if not session.observer.sees_progress:
+        parts.append(T("progress can't be seen, only stops and exits", "看不到进展，只能发现暂停和退出"))
+    elif detector.state is State.IDLE:
         parts.append(T("idle", "空闲"))
     return f"{detector.view}  " + " · ".join(part.pick(lang) for part in parts)
 
@@ -182,13 +185,12 @@ def sees(session: Session) -> list[T]:
                     "信标：存在，但无法读取（属于其他用户？）",
                 )
             )
+        elif is_foreign(tree):
+            text = "beacon: can't be looked for: the engine is another user's (run this as that user, or as root)"
+            out.append(T(text, "信标：无权查看：引擎属于其他用户（请以该用户或 root 身份运行）"))
         else:
-            out.append(
-                T(
-                    "beacon: none (start the engine with LIFESIGN_PATIENCE=1 to get one); sizes of steps are unknown",
-                    "信标：没有（用 LIFESIGN_PATIENCE=1 启动引擎即可获得）；看不到每一步的大小",
-                )
-            )
+            text = "beacon: none (start the engine with LIFESIGN_PATIENCE=1 to get one); sizes of steps are unknown"
+            out.append(T(text, "信标：没有（用 LIFESIGN_PATIENCE=1 启动引擎即可获得）；看不到每一步的大小"))
         if not observer.process.waits_known:
             out.append(
                 T(
@@ -208,6 +210,9 @@ def sees(session: Session) -> list[T]:
 
 
 def _sees_page(session: Session) -> list[T]:
+    if session.endpoint is None and session.tree is not None and is_foreign(session.tree):
+        text = "metrics page: its port can't be seen: the engine is another user's (give it with --metrics URL)"
+        return [T(text, "指标页：看不到端口：引擎属于其他用户（可用 --metrics URL 指定）")]
     if session.endpoint is None:
         return [
             T("metrics page: none found (give it with --metrics URL)", "指标页：没有找到（可用 --metrics URL 指定）")

@@ -2,7 +2,7 @@
 
 What a probe would read is made up here from what really happens: counters of a process that computes, spins, polls or
 is blocked; power and memory activity of a device; wrong samples, lying and missing sensors. While an engine finishes
-step after step, only every tenth look is played: each of them would see progress and start all clocks anew.
+step after step, only every twentieth look is played: each of them would see progress and start all clocks anew.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lifesign.guard.detector.policy import Prior, StepSize
 from lifesign.guard.detector.states import State
 
 LOOK_S = 1.0
-CALM_LOOK_S = 10.0
+CALM_LOOK_S = 20.0
 IDLE_LOOK_S = 15.0
 IDLE_CLOSE_LOOKS = 40
 WINDOW_S = 4.0

@@ -17,7 +17,7 @@ from lifesign.guard.detector.events import Begin, CanaryAnswered, Event, Exited,
 from lifesign.guard.detector.evidence import Activity, GpuSignals, ProcessSignals
 from lifesign.guard.detector.policy import Backend, StepSize
 from lifesign.guard.probes.gpu import GpuProbe
-from lifesign.guard.probes.metrics import Endpoint, MetricsProbe, MetricsReading, canary
+from lifesign.guard.probes.metrics import MOVING, Endpoint, MetricsProbe, MetricsReading, canary
 from lifesign.guard.probes.process import ProcessProbe
 from lifesign.guard.probes.stacks import StackProbe
 from lifesign.guard.probes.tree import EngineTree, refresh, uses_gpu
@@ -77,6 +77,12 @@ class Observer:
         """The last look at the processes that had counters."""
         self._canary: threading.Thread | None = None
         self._canary_s: float | None = None
+
+    @property
+    def sees_progress(self) -> bool:
+        """Whether steps or counters can be seen; without them only stops and exits are noticed, and demand is unknown."""
+        page = self.metrics.last if self.metrics is not None else None
+        return self.beacon is not None or (page is not None and any(name in page.values for name in MOVING))
 
     def start(self) -> None:
         """Begin to fetch the metrics page in the background."""

@@ -247,6 +247,14 @@ def ports_of(tree: EngineTree) -> list[int]:
     return sorted({port for inode, port in _listening() if f"socket:[{inode}]" in own})[:PORTS_MAX]
 
 
+def is_foreign(tree: EngineTree) -> bool:
+    """Whether the engine is another user's, whose files and sockets we may not look at."""
+    try:
+        return os.geteuid() not in (0, os.stat(f"/proc/{tree.root}").st_uid)
+    except OSError:
+        return False
+
+
 def uses_gpu(tree: EngineTree) -> bool:
     """Whether a process of the engine holds a device file of a GPU (as far as its open files may be seen)."""
     for one in tree.members:
