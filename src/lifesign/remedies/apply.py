@@ -85,6 +85,9 @@ def render(
     value = _filled_value(form, computed.value if computed else filled.get("value"))
     if (value is not None and "{value}" in value) or _is_set(form.knob, value, life):
         return None
+    explained = [
+        part for part in (computed, remedy.detail(life) if remedy.detail is not None else None) if part is not None
+    ]
     rendered = RenderedRemedy(
         slug=remedy.slug,
         kind="env" if is_env(form.knob) else "flag",
@@ -94,13 +97,19 @@ def render(
         knob=form.knob,
         value=value or "",
         also=form.also,
-        how=computed.how if computed else None,
-        lines=computed.lines if computed else (),
+        how=_joined([part.how for part in explained]),
+        lines=tuple(line for part in explained for line in part.lines),
         valid_in_version=True if basis.verified else None,
         note=_note(form, basis, known),
         source=remedy.source,
     )
     return _with_command(rendered, life, known)
+
+
+def _joined(texts: list[T]) -> T | None:
+    if not texts:
+        return None
+    return T("; ".join(text.en for text in texts), "；".join(text.zh for text in texts))
 
 
 def _filled_value(form: Form, value: str | None) -> str | None:

@@ -55,6 +55,7 @@ class Remedy:
     command: for kinds `command`, `check` and `collect`: what to type, ready to paste.
     value: computes the form's `{value}` from the life; None result = say nothing about this remedy (never recommend a
         value equal to or worse than the current one).
+    detail: explains in figures what the remedy gains here; chooses no value. None result = no explanation.
     unless: true when the remedy can't help or would harm in this life (e.g. eager mode is on already).
     source: where the fact comes from (issue, PR, doc).
     """
@@ -67,5 +68,6 @@ class Remedy:
     command: str | None = None
     cost: T | None = None
     value: Callable[[Life], Computed | None] | None = None
+    detail: Callable[[Life], Computed | None] | None = None
     unless: Callable[[Life], bool] | None = None
     source: str = ""

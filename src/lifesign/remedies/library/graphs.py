@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lifesign.remedies import sizing
+from lifesign.remedies import consequences, sizing
 from lifesign.remedies.model import Form, Remedy
 from lifesign.text import T
 
@@ -16,6 +16,7 @@ EAGER = Remedy(
     ),
     forms=(Form("--enforce-eager"),),
     cost=T("slower decoding", "解码变慢"),
+    detail=consequences.graphs_freed,
     unless=sizing.is_eager,
     source="vLLM engine arguments: enforce_eager (all of 0.8.5 to 0.33.0)",
 )
@@ -30,6 +31,7 @@ CUDAGRAPH_NONE = Remedy(
         Form("--enforce-eager", until="0.10.0"),
     ),
     cost=T("slower decoding of small batches", "小批量解码变慢"),
+    detail=consequences.graphs_freed,
     unless=sizing.is_eager,
     source="parsers of 45 releases: cudagraph_mode is a key of --compilation-config from 0.10.1; it never was a flag",
 )
@@ -70,6 +72,7 @@ FEWER_CAPTURE_SIZES = Remedy(
         Form("--compilation-config", '{"cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32]}', until="0.11.0"),
     ),
     cost=T("larger batches run without a graph", "更大的批不走图，会慢一些"),
+    detail=consequences.graphs_freed,
     unless=sizing.is_eager,
     source="parsers of 45 releases: own flag from 0.11.1, JSON key in all",
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lifesign.remedies import sizing
+from lifesign.remedies import consequences, sizing
 from lifesign.remedies.model import Form, Remedy
 from lifesign.text import T
 
@@ -67,6 +67,7 @@ LOWER_UTILISATION = Remedy(
     ),
     forms=(Form("--gpu-memory-utilization", "{value}"),),
     cost=T("a smaller KV cache", "KV cache 变小"),
+    detail=consequences.cache_lost,
     value=sizing.lower_utilisation,
     source="vLLM source: default 0.9 to 0.19.1, 0.92 from 0.20.0",
 )
@@ -116,6 +117,7 @@ KV_CACHE_FP8 = Remedy(
     why=T("Half the bytes per token, so twice the tokens.", "每个 token 的字节减半，容量翻倍。"),
     forms=(Form("--kv-cache-dtype", "fp8"),),
     cost=T("slightly less exact; not on every GPU and backend", "精度略降；并非所有 GPU 和后端都支持"),
+    detail=consequences.kv_halved,
     unless=sizing.kv_is_fp8,
     source="vLLM docs: quantized KV cache",
 )
