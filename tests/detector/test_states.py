@@ -41,6 +41,11 @@ def test_progress_and_idleness_end_every_suspicion() -> None:
             assert next_state(state, Finding.NO_DEMAND) is State.IDLE
 
 
+def test_the_same_finding_again_changes_nothing() -> None:
+    for (state, finding), target in TRANSITIONS.items():
+        assert TRANSITIONS[target, finding] is target, (state, finding)
+
+
 def test_the_diagram_in_the_docs_is_drawn_from_the_table() -> None:
     text = DOCS.read_text(encoding="utf-8")
     drawn = text.split("```mermaid\n", 1)[1].split("```", 1)[0]

@@ -155,7 +155,7 @@ class JacobsonKarels(Rival):
     def learn(self, stretch: Stretch) -> None:
         if not stretch.steps:
             return
-        for _ in range(min(stretch.steps, 24)):
+        for _ in range(1 if stretch.steps == 1 else min(stretch.steps, 24)):
             if self.mean_s < 0:
                 self.mean_s, self.deviation_s = stretch.step_s, stretch.step_s / 2
                 continue

@@ -53,6 +53,7 @@ CANARY_AFTER_S = 30.0
 WORST_SIZE = StepSize(256, 8192)
 STARVED_EXCUSE = 0.5
 WHO_KEPT = 8
+HALTED_STATES = ("T", "t", "Z", "X")
 
 
 @dataclass(slots=True)
@@ -88,6 +89,8 @@ class Detector:
         self.ready = event.serving
         self.phase = "start"
         self.limit_s = 0.0
+        self._limit_steps = -1
+        self._limit_size = StepSize(0, 0)
         self._size = StepSize(1, 1)
         self._sized = False
         self._stopped_s = 0.0
@@ -157,15 +160,19 @@ class Detector:
     def _poll(self, poll: Poll, now_s: float) -> list[Command]:
         if self.state is State.DEAD:
             return []
-        step_s = self.clock.advance(now_s, self._waiting(poll.processes))
-        halted = self._halted(poll.processes, step_s)
+        processes = poll.processes
+        wait_share, odd = self._scan(processes)
+        step_s = self.clock.advance(now_s, wait_share)
+        halted = self._halted(processes, step_s) if odd or self._stopped_s > 0.0 else None
         steps = poll.steps
         self._blind = steps is None
         if steps:
             if not self.ready:
                 self._become_ready()
             commands = self._progress(poll, steps)
-            return commands + self._move(halted or Finding.PROGRESS, poll.processes)
+            if halted is None and self.finding is Finding.PROGRESS:
+                return commands
+            return commands + self._move(halted or Finding.PROGRESS, processes)
         if not poll.demand and not self._canary_out and self.ready:
             return self._idle(poll, step_s, halted)
         self._idle_s = 0.0
@@ -176,9 +183,12 @@ class Detector:
             self._size, self._sized = poll.running, True
         elif not self._sized and self.life.tier == "outside":
             self._size = self.life.max_size or WORST_SIZE
-        self.limit_s = self.cost.suspect_limit_s(self._size)
+        if self.cost.steps != self._limit_steps or self._size != self._limit_size:
+            self._limit_steps, self._limit_size = self.cost.steps, self._size
+            self.limit_s = self.cost.suspect_limit_s(self._size)
         finding = halted or self._judge()
-        if finding is self.finding and TRANSITIONS[self.state, finding] is self.state and finding is not Finding.HALTED:
+        # The table gives the same state again for the same finding (a test holds it to that).
+        if finding is self.finding and finding is not Finding.HALTED:
             return []
         return self._move(finding, poll.processes)
 
@@ -228,15 +238,19 @@ class Detector:
             return 1
         return self.gpu_channel.read(poll.gpus) if poll.gpus and self.gpu_channel.check.trusted else 0
 
-    def _waiting(self, processes: tuple[ProcessSignals, ...]) -> float:
+    def _scan(self, processes: tuple[ProcessSignals, ...]) -> tuple[float, bool]:
+        """The part of the runnable time that went by without a processor; whether a process is stopped or gone."""
         run_s = wait_s = 0.0
+        odd = False
         for one in processes:
             if one.role != "server":
                 run_s += one.run_s
                 wait_s += one.wait_s
+            if one.state in HALTED_STATES or one.frozen:
+                odd = True
         total_s = run_s + wait_s
         self._wait_share = share = wait_s / total_s if total_s > 0.0 else 0.0
-        return share
+        return share, odd
 
     def _halted(self, processes: tuple[ProcessSignals, ...], step_s: float) -> Finding | None:
         """What the states of the processes say on their own: gone, or stopped and for how long."""

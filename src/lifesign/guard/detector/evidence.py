@@ -50,6 +50,8 @@ IDLE_GAIN = 0.05
 class Activity(str, Enum):
     """What a process is doing, in one word that a person can read."""
 
+    __hash__ = str.__hash__  # that of Enum is a Python function, and these are looked up at every look
+
     COMPUTING = "computing"
     STARVED = "starved"
     """Computing, but kept from a processor for more than half of the time."""
@@ -297,7 +299,7 @@ class Score:
             value = SCORE_DECAY * self.value + reading
         else:
             value = SCORE_DECAY**seconds * self.value + reading * seconds
-        self.value = value = min(SCORE_MAX, max(-SCORE_MAX, value))
+        self.value = value = SCORE_MAX if value > SCORE_MAX else -SCORE_MAX if value < -SCORE_MAX else value
         self.working = value > WORKING_ABOVE or (self.working and value > 0.0)
 
     def reset(self) -> None:

@@ -12,6 +12,8 @@ from enum import Enum
 class State(str, Enum):
     """What the detector believes. A person sees one of three words: see `VIEW`."""
 
+    __hash__ = str.__hash__  # that of Enum is a Python function, and these are looked up at every look
+
     STARTING = "STARTING"
     IDLE = "IDLE"
     OK = "OK"
@@ -36,6 +38,8 @@ VIEW = {
 
 class Finding(str, Enum):
     """The one thing that a look found, in the order of precedence."""
+
+    __hash__ = str.__hash__  # that of Enum is a Python function, and these are looked up at every look
 
     EXITED = "a process exited"
     STOPPED_TOO_LONG = "stopped too long"
