@@ -169,23 +169,29 @@ def test_a_mark_cut_in_two_is_seen_once(pipe: Pipe) -> None:
     assert len([message for message in pipe.messages("eof") if message["op"] == "mark"]) == 1
 
 
-def test_a_reader_that_stopped_reading_stops_nobody_and_gets_everything_later(pipe: Pipe) -> None:
+@pytest.mark.parametrize("channels", [1, 2])
+def test_a_reader_that_stopped_reading_stops_nobody_and_gets_everything_later(tmp_path: Path, channels: int) -> None:
     """48 MiB while nobody reads our stdout: more than what is held in memory, so the rest comes back from disk."""
-    block = b"".join(b"%015d\n" % index for index in range(65536))
-    started = time.monotonic()
-    for _ in range(48):
-        view = memoryview(block)
-        while view:
-            view = view[os.write(pipe.inputs[0], view) :]
-    assert time.monotonic() - started < PATIENCE_S
-    os.close(pipe.inputs[0])
-    total, twice = 0, block * 2
-    while chunk := os.read(pipe.outputs[0], 1 << 20):
-        at = total % len(block)
-        assert chunk == twice[at : at + len(chunk)]
-        total += len(chunk)
-    assert total == 48 * len(block)
-    assert whole(pipe.folder) == block * 48
+    pipe = Pipe(tmp_path / "log", channels=channels)
+    try:
+        block = b"".join(b"%015d\n" % index for index in range(65536))
+        started = time.monotonic()
+        for _ in range(48):
+            view = memoryview(block)
+            while view:
+                view = view[os.write(pipe.inputs[0], view) :]
+        assert time.monotonic() - started < PATIENCE_S
+        for fd in pipe.inputs:
+            os.close(fd)
+        total, twice = 0, block * 2
+        while chunk := os.read(pipe.outputs[0], 1 << 20):
+            at = total % len(block)
+            assert chunk == twice[at : at + len(chunk)]
+            total += len(chunk)
+        assert total == 48 * len(block)
+        assert whole(pipe.folder) == block * 48
+    finally:
+        pipe.end()
 
 
 def test_a_reader_that_went_away_stops_nobody(pipe: Pipe) -> None:

@@ -24,19 +24,22 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lifesign.guard.logstore import Place, SegmentWriter, compress_segment, read_segment, segments
+from lifesign.guard.logstore import Place, SegmentWriter, compress_segment
 
 READ_BYTES = 1 << 18
 WRITE_BYTES = 1 << 16
 QUEUE_BYTES = 32 << 20
 FORWARD_BYTES = 32 << 20
-STUCK_S = 1.0
+STUCK_S = 3.0
 PARTIAL_BYTES = 1 << 16
+READERS = 16
+"""Segments held for a forwarder that is behind; with the usual 64 MiB that is a GiB of log."""
 DRAIN_S = 5.0
 HANG_UP_S = 10.0
 MILESTONE_BYTES = 600
@@ -68,8 +71,10 @@ class Keeper:
         self._incoming_bytes = 0
         self._changed = threading.Condition()
         self._moved = 0
+        self._stuck_at = -1
         self._shown_bytes = 0
         self._lock = threading.Lock()
+        self._readers: dict[int, int] = {}
         self._sent_in_second = (0, 0)
         self._server = threading.Thread(target=self._serve, daemon=True)
 
@@ -113,8 +118,10 @@ class Keeper:
                     return
                 while self._incoming_bytes > QUEUE_BYTES:
                     moved = self._moved
-                    self._changed.wait(STUCK_S)
+                    if self._stuck_at != moved:
+                        self._changed.wait(STUCK_S)
                     if self._moved == moved:  # the disk stands still: the engine must not
+                        self._stuck_at = moved
                         self.writer.losses.unsaved_bytes += len(data)
                         self._hand_on(channel, data, None)
                         data = b""
@@ -161,16 +168,25 @@ class Keeper:
         self._hand_on(channel, data, place)
 
     def _store_whole_lines(self, channel: Channel, data: bytes) -> None:
-        """Two channels share one log: only whole lines may meet there (unless a line is endless or pauses)."""
-        self._hand_on(channel, data, None)
+        """Two channels share one log: only whole lines may meet there (unless a line is endless or pauses).
+
+        What is shown is not held back: the start of a line goes on at once, its end when it comes.
+        """
+        shown = len(channel.partial)
         data = channel.partial + data
         cut = data.rfind(b"\n") + 1
         if len(data) - cut > PARTIAL_BYTES:
             cut = len(data)
-        channel.partial = data[cut:]
         if cut:
             with self._lock:
-                self.writer.write(data[:cut])
+                place = self.writer.write(data[:cut])
+            if place is not None:
+                place = Place(place.segment, place.offset + shown, place.length - shown)
+            self._hand_on(channel, data[shown:cut], place)
+            shown = cut
+        channel.partial = data[cut:]
+        if len(data) > shown:
+            self._hand_on(channel, data[shown:], None)
 
     def _flush(self, channel: Channel) -> None:
         if channel.partial:
@@ -180,7 +196,8 @@ class Keeper:
 
     def _hand_on(self, channel: Channel, data: bytes, place: Place | None) -> None:
         with channel.ready:
-            if channel.held_bytes + len(data) <= FORWARD_BYTES:
+            # The start of a line has no place on disk yet; it is short.
+            if channel.held_bytes + len(data) <= FORWARD_BYTES or (place is None and len(data) <= PARTIAL_BYTES):
                 channel.chunks.append((data, place))
                 channel.held_bytes += len(data)
             elif place is not None:
@@ -212,17 +229,38 @@ class Keeper:
             if data is not None:
                 self._write_out(out_fd, data)
             elif place is not None:
-                path = dict(segments(self.writer.folder)).get(place.segment)
-                if path is None:
-                    self.writer.losses.unshown_bytes += place.length
-                    return True
-                for chunk in read_segment(path, place.offset, place.length):
+                for chunk in self._read_back(place):
                     self._write_out(out_fd, chunk)
-        except FileNotFoundError:  # compressed between our look and our open: the next look finds the other form
-            return self._show(out_fd, data, place)
         except OSError:
             return False
         return True
+
+    def _read_back(self, place: Place) -> Iterator[bytes]:
+        """What was written at a place, through a descriptor of our own: rotation and compression don't matter to it."""
+        with self._lock:
+            fd = self._readers.get(place.segment)
+        offset, left = place.offset, place.length
+        while left > 0:
+            try:
+                chunk = os.pread(fd, min(left, READ_BYTES), offset) if fd is not None else b""
+            except OSError:
+                chunk = b""
+            if not chunk:
+                self.writer.losses.unshown_bytes += left
+                return
+            yield chunk
+            offset += len(chunk)
+            left -= len(chunk)
+
+    def opened(self, number: int, fd: int) -> None:
+        """A segment was opened (the writer holds the lock): keep a descriptor to read it back, drop those not needed."""
+        needed = min(
+            (place.segment for channel in self.channels for _, place in list(channel.chunks) if place), default=number
+        )
+        self._readers[number] = os.dup(fd)
+        for old in sorted(self._readers):
+            if old < needed or len(self._readers) > READERS:
+                os.close(self._readers.pop(old))
 
     def _write_out(self, fd: int, data: bytes) -> None:
         view = memoryview(data)
@@ -323,12 +361,16 @@ def main(arguments: list[str]) -> None:
         wake.set()
 
     threading.Thread(target=compress, daemon=True).start()
-    keeper = Keeper(
-        [Channel(read_fd, out_fd) for read_fd, out_fd in config["channels"]],
-        socket.socket(fileno=config["control"]),
-        SegmentWriter(folder, segment_bytes=config["segment_bytes"], keep_bytes=config["keep_bytes"], on_full=on_full),
-        [mark.encode() for mark in config["marks"]],
+    channels = [Channel(read_fd, out_fd) for read_fd, out_fd in config["channels"]]
+    writer = SegmentWriter(
+        folder,
+        segment_bytes=config["segment_bytes"],
+        keep_bytes=config["keep_bytes"],
+        on_open=lambda number, fd: keeper.opened(number, fd),
+        on_full=on_full,
     )
+    marks = [mark.encode() for mark in config["marks"]]
+    keeper = Keeper(channels, socket.socket(fileno=config["control"]), writer, marks)
     keeper.run()
     # Threads that wait for a blocked stdout must not keep us: everything that could be saved is saved.
     os._exit(0)

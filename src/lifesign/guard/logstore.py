@@ -85,7 +85,11 @@ class Losses:
 
 
 class SegmentWriter:
-    """Appends to the segments of one life. `on_full` is called with the number of a segment that was closed full."""
+    """Appends to the segments of one life.
+
+    on_open is called with the number and descriptor of each new segment, on_full with the number of one that was closed
+    full (and may now be compressed).
+    """
 
     def __init__(
         self,
@@ -93,6 +97,7 @@ class SegmentWriter:
         *,
         segment_bytes: int = SEGMENT_BYTES,
         keep_bytes: int = KEEP_BYTES,
+        on_open: Callable[[int, int], None] = lambda number, fd: None,
         on_full: Callable[[int], None] = lambda number: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -101,6 +106,7 @@ class SegmentWriter:
         self.total_bytes = 0
         self._segment_bytes = segment_bytes
         self._keep_bytes = keep_bytes
+        self._on_open = on_open
         self._on_full = on_full
         self._clock = clock
         self._fd = -1
@@ -145,6 +151,9 @@ class SegmentWriter:
     def close(self) -> None:
         """Sync and close; writing afterwards opens a new segment."""
         self.sync()
+        self._close()
+
+    def _close(self) -> None:
         if self._fd >= 0:
             with suppress(OSError):
                 os.close(self._fd)
@@ -162,12 +171,13 @@ class SegmentWriter:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             path = segment_path(self.folder, self._number + 1)
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
         except OSError as error:
             self._failed(error)
             return False
         self._number += 1
         self._offset = 0
+        self._on_open(self._number, self._fd)
         return True
 
     def _failed(self, error: OSError) -> None:
@@ -180,7 +190,7 @@ class SegmentWriter:
 
     def _rotate(self) -> None:
         full = self._number
-        self.close()
+        self._close()  # no sync: it can take seconds, and the next line waits; what compresses the segment syncs
         self._on_full(full)
         self._prune()
 

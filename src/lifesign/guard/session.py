@@ -413,6 +413,7 @@ class Session:
             self._keeper.control.close()
             with suppress(subprocess.TimeoutExpired):
                 self._keeper.process.wait(0.5)
+            self.context.note(f"log: {self.keeper_stats}, keeper {self._keeper.process.returncode}")
             self.context.helpers.forget(self._keeper.process.pid)
 
     def _hear_until(self, done: Callable[[], bool]) -> None:
