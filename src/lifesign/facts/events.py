@@ -110,6 +110,7 @@ def _event(record: Record, index: int, kind: Kind, text: str, name: str) -> Even
         origin=record.origin,
         time_s=record.time_s,
         stamp=record.stamp,
+        head_stamp=record.head_stamp,
         name=name,
     )
 
@@ -123,7 +124,8 @@ def _classify(record: Record) -> tuple[Kind, str]:
         if mark.text in text and (not mark.also or mark.also in text):
             return "death", mark.name
     for mark in words.SIGNALS:
-        if mark.text in text:
+        # Ray's clean-up prints SIGTERM too; its stack trace is no request to stop.
+        if mark.text in text and "logging.cc" not in text:
             return "signal", _signal_name(mark.name, text)
     if text.strip() in ("^C", "^C^C"):
         return "signal", "ctrl-c"

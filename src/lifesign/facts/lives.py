@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from lifesign.facts import config
+from lifesign.facts import config, voices
 from lifesign.facts import vocabulary as words
 from lifesign.facts.events import EventMaker
 from lifesign.facts.model import Event, Life, Phase
@@ -37,7 +37,53 @@ _RESTART = ("banner", "args")
 
 
 def build(statements: list[Statement]) -> list[Life]:
-    """The lives of a log, oldest first; at least one (perhaps empty)."""
+    """The lives of a log, oldest first; at least one (perhaps empty). Engines of several containers live apart."""
+    lives: list[Life] = []
+    for share in _engines(statements):
+        own = _lives_of(share)
+        _inherit(own)
+        for life in own[:-1]:
+            life.followed = True
+        lives.extend(own)
+    # Of several containers the one that ended last comes last; in one log the order is that of the log already.
+    lives.sort(key=lambda life: life.ended_order)
+    return lives
+
+
+_START_WORDS = (
+    "non-default args",
+    "vLLM API server version",
+    "Initializing a V",
+    "Initializing an LLM engine",
+    "args: Namespace",
+)
+
+
+def _engines(statements: list[Statement]) -> list[list[Statement]]:
+    """The statements per engine, where several containers of one log each start one; else all of them together.
+
+    Lines without a container, and those of containers without an engine, stay with the engine that spoke before them.
+    """
+    starters = {
+        record.process.source
+        for record, exc in statements
+        if exc is None
+        and record.process.source
+        and record.process.source != record.path
+        and any(word in record.text for word in _START_WORDS)
+    }
+    if len(starters) < 2:
+        return [statements]
+    shares: dict[str, list[Statement]] = {source: [] for source in starters}
+    current = next(iter(statements)).record.process.source
+    for statement in statements:
+        source = statement.record.process.source
+        current = source if source in shares else current
+        shares[current if current in shares else next(iter(shares))].append(statement)
+    return list(shares.values())
+
+
+def _lives_of(statements: list[Statement]) -> list[Life]:
     maker = EventMaker()
     lives = [Life()]
     repeats = _Repeats()
@@ -64,16 +110,13 @@ def build(statements: list[Statement]) -> list[Life]:
         event.index = index
         index += 1
         _place(event, life)
+        life.ended_order = statement.record.order
     for life in lives:
-        _mark_foreign(life)
-        _mark_quotations(life)
+        voices.mark(life)
         for event in life.events:
             config.learn(event, life)
         config.settle(life)
         _settle(life)
-    _inherit(lives)
-    for life in lives[:-1]:
-        life.followed = True
     return lives
 
 
@@ -172,6 +215,8 @@ def _ended_outside(event: Event) -> bool:
         return any(part in text for part in ("Killed process", "oom-kill:", "out of memory")) and any(
             name in text for name in ("VLLM", "vllm", "python", "ray::", "sglang", "pt_main_thread")
         )
+    if event.kind in ("plain", "log") and "error while attempting to bind on address" in text:
+        return True
     if event.kind != "plain":
         return False
     if any(part in text for part in words.USAGE_ERRORS):
@@ -235,82 +280,6 @@ def _phase_of(event: Event, life: Life) -> Phase:
     return life.last_phase
 
 
-def _mark_foreign(life: Life) -> None:
-    """Lines of other containers or programs in the same log are no evidence about this engine.
-
-    A source is an engine's when a good part of its lines carries a vLLM head; a gateway that once quotes an engine's
-    log in a message is none.
-    """
-    voices: dict[str, list[int]] = {}
-    for event in life.events:
-        if event.process.source:
-            counts = voices.setdefault(event.process.source, [0, 0])
-            counts[0] += bool(event.process.name) or (bool(event.origin) and event.origin != "uvicorn")
-            counts[1] += 1
-    engines = {source for source, (known, total) in voices.items() if known * 4 >= total}
-    if not engines or len(engines) == len(voices):
-        return
-    for event in life.events:
-        source = event.process.source
-        if source and source not in engines and event.kind != "kernel" and source not in _SYSTEM_SOURCES:
-            event.weight = "foreign"
-
-
-_QUOTATION = 60
-"""Events that a quotation of another engine's log has at most."""
-
-
-def _mark_quotations(life: Life) -> None:
-    """Lines with a process prefix whose pid never started, while a started process bears that name, are a quotation.
-
-    A user pasted another engine's log into a prompt. A restarted process would have milestones of its own (and a life of
-    its own); this pid has none.
-    """
-    spans: dict[tuple[str, str, int], list[int]] = {}
-    started: set[tuple[str, str, int]] = set()
-    for event in life.events:
-        process = event.process
-        if process.role in ("core", "worker", "api") and process.pid is not None:
-            key = (process.source, process.name, process.pid)
-            spans.setdefault(key, []).append(event.index)
-            if event.kind == "milestone":
-                started.add(key)
-    for (source, name, pid), indexes in spans.items():
-        if (source, name, pid) in started or len(indexes) > _QUOTATION:
-            continue
-        real = [
-            others
-            for (other_source, other_name, other_pid), others in spans.items()
-            if (other_source, other_name) == (source, name)
-            and other_pid != pid
-            and (other_source, other_name, other_pid) in started
-        ]
-        if any(others[0] < indexes[0] for others in real) and not _death_agrees(life, set(indexes)):
-            for index in indexes:
-                life.events[index].weight = "quoted"
-
-
-def _death_agrees(life: Life, suspects: set[int]) -> bool:
-    """Whether the engine did die after the suspect lines, and none of its known processes says why: then they are real.
-
-    (Logs that people retype or anonymise by hand have pids that don't fit together.)
-    """
-    last = max(suspects)
-    others = [
-        event
-        for event in life.events
-        if event.index not in suspects and event.weight not in ("quoted", "foreign", "request")
-    ]
-    reported = any(event.kind == "death" and event.index > last for event in others)
-    explained = any(
-        event.kind in ("exception", "wrapper") and event.process.role in ("core", "worker") for event in others
-    )
-    return reported and not explained
-
-
-_SYSTEM_SOURCES = ("kernel", "raylet", "gcs_server")
-
-
 def _settle(life: Life) -> None:
     """Recomputes the flags now that all weights are known."""
     life.progress_index = max(
@@ -330,9 +299,7 @@ def _settle(life: Life) -> None:
         None,
     )
     told = [event for event in life.events if event.weight not in ("quoted", "foreign")]
-    first_death = next(
-        (event.index for event in told if event.kind in ("death", "native") or event.weight == "fatal"), None
-    )
+    first_death = next((event.index for event in told if event.ends), None)
     life.died = any(event.ends for event in told)
     life.orderly = first_signal is not None and (first_death is None or first_signal < first_death)
 

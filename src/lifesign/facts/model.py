@@ -46,6 +46,7 @@ class Event:
     origin: str = ""
     time_s: float | None = None
     stamp: str = ""
+    head_stamp: str = ""
     phase: Phase = Phase.LOAD
     weight: Weight = "unknown"
     exc: Traceback | None = None
@@ -83,6 +84,7 @@ class Life:
     events: list[Event] = field(default_factory=list)
     started_line: int = 0
     ended_line: int = 0
+    ended_order: int = 0
     version: str = ""
     version_line: int = 0
     platform: str = "cuda"

@@ -93,5 +93,7 @@ class Record:
     text: str
     bare: bool
     stamp: str = ""
+    head_stamp: str = ""
+    """The time that the line's own head carries (not a collector's)."""
     order: int = 0
     """Position among all records that were read together; events follow it."""

@@ -26,6 +26,9 @@ _PLAIN_LOGGER = re.compile(
 _RANK = re.compile(r"\[(rank\d+)\]:? ?")
 _ROOT_LOGGER = re.compile(r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):[\w.]{1,60}:")
 _SECONDS = (31 * 86400, 86400, 3600, 60, 1)
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+# journald and `dmesg -T`: `Oct 11 19:02:44`, `[Mon Nov 30 10:28:26 2026]`.
+_NAMED_MONTH = re.compile(rf"({'|'.join(_MONTHS)}) {{1,2}}(\d{{1,2}}) (\d\d):(\d\d):(\d\d)")
 _DIGITS = re.compile(r"(?:(\d\d)-)?(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
 
 
@@ -47,7 +50,11 @@ def seconds(stamp: str) -> float | None:
     """
     match = _DIGITS.search(stamp)
     if match is None:
-        return None
+        named = _NAMED_MONTH.search(stamp)
+        if named is None:
+            return None
+        parts = (_MONTHS.index(named[1]) + 1, *(int(named[number]) for number in range(2, 6)))
+        return float(sum(value * unit for value, unit in zip(parts, _SECONDS, strict=True)))
     month, day, hour, minute, second = (int(match[number]) for number in range(2, 7))
     if month == 0:
         return None
@@ -138,4 +145,5 @@ def _record(path: str, number: int, head: Head, part: Unwrapped) -> Record:
         text=head.text.rstrip(),
         bare=head.bare and not is_progress_bar(head.text),
         stamp=stamp,
+        head_stamp=head.stamp if not head.stamp.startswith("00-00") else "",
     )

@@ -20,6 +20,8 @@ INSUFFICIENT, NOT_A_CRASH, UNCLASSIFIED = "insufficient-log", "not-a-crash", "un
 _ALIVE_EVENTS = 3
 _ALIVE_SECONDS = 2.0
 _RECOVERY_SECONDS = 3.0
+_KERNEL_SLACK_S = 600.0
+_ZONE_SLACK_S = 60.0
 
 
 @dataclass(slots=True)
@@ -93,12 +95,40 @@ def _recovered(event: Event, life: Life) -> bool:
     return later >= _ALIVE_EVENTS
 
 
+def _is_of_this_life(event: Event, life: Life) -> bool:
+    """Whether a kernel line belongs to this engine: by its time, and by the process that it names."""
+    named = re.search(r"name=([^\s,]{1,40})|task=([^\s,]{1,40})|Killed process \d+ \(([^)]{1,40})\)", event.text)
+    if named is not None:
+        who = (named[1] or named[2] or named[3]).lower()
+        if not any(
+            part in who
+            for part in ("vllm", "python", "pt_main", "ray", "sglang", "worker", "engine", "uvicorn", "api", "unknown")
+        ):
+            return False
+    if event.time_s is None:
+        return True
+    times = [other.time_s for other in life.events if other.time_s is not None and other.kind != "kernel"]
+    if not times:
+        return True
+    if min(times) - _KERNEL_SLACK_S <= event.time_s <= max(times) + _KERNEL_SLACK_S:
+        return True
+    # Another time zone: whole half hours away from the very minute of the death.
+    died = next(
+        (other.time_s for other in life.events if other.ends and other.time_s is not None and other.kind != "kernel"),
+        None,
+    )
+    if died is None:
+        return False
+    apart = abs(event.time_s - died)
+    return apart <= 14 * 3600 + _ZONE_SLACK_S and min(apart % 1800, 1800 - apart % 1800) <= _ZONE_SLACK_S
+
+
 def _can_be_root(finding: Finding, life: Life) -> bool:
     event = finding.event
     if finding.role != "root" or event.weight in ("request", "teardown", "advice", "quoted", "foreign"):
         return False
     if event.kind == "kernel":
-        return True
+        return _is_of_this_life(event, life)
     return not lived_on(event, life)
 
 
@@ -123,7 +153,7 @@ def _choose(candidates: list[Finding], life: Life) -> Finding:
             or (finding.cause == "process-lifecycle" and not life.served)
         ]
         if not hangs:
-            return _quiet_end(life)
+            return _program_around(life) or _quiet_end(life)
         strong = hangs
     if strong:
         return min(strong, key=lambda finding: _key(finding))
@@ -249,6 +279,28 @@ def _tail_only(life: Life) -> bool:
     return True
 
 
+def _program_around(life: Life) -> Finding | None:
+    """An exception of the script that runs the engine, after the engine started and with no work after it."""
+    started = next((event.index for event in life.events if event.kind == "milestone"), None)
+    if started is None:
+        return None
+    for event in life.events[started:]:
+        own = event.kind == "exception" and event.weight == "foreign" and not event.process.source
+        if own and life.progress_index < event.index:
+            return _unknown(event)
+    return None
+
+
+def _unknown(event: Event) -> Finding:
+    finding = Finding(UNCLASSIFIED, "unknown-exception", event, certainty="possible", strength=SYMPTOM)
+    finding.values = {
+        "exception": event.text.split("\n")[0][:300],
+        "frame": _vllm_frame(event),
+        "fingerprint": fingerprint(event),
+    }
+    return finding
+
+
 def _unclassified(life: Life) -> Finding | None:
     """The first exception that ended a process and that no cause knows."""
     for event in life.events:
@@ -267,13 +319,7 @@ def _unclassified(life: Life) -> Finding | None:
             continue
         if not event.text.strip() or lived_on(event, life):
             continue
-        finding = Finding(UNCLASSIFIED, "unknown-exception", event, certainty="possible", strength=SYMPTOM)
-        finding.values = {
-            "exception": event.text.split("\n")[0][:300],
-            "frame": _vllm_frame(event),
-            "fingerprint": fingerprint(event),
-        }
-        return finding
+        return _unknown(event)
     return None
 
 
