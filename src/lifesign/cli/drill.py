@@ -150,12 +150,21 @@ def record_faults(
     python: str = PYTHON,
     release: str = RELEASE,
     keep: Path | None = KEEP,
+    relabel: bool = typer.Option(
+        False, "--relabel", help="Run nothing: make the labels of INTO anew from the vocabulary."
+    ),
     again: bool = typer.Option(False, "--again", help="Record also what is recorded there already."),
 ) -> None:
     """Run drills and keep each log with its label: redacted, with neutral paths. Exit code 1 when one couldn't be recorded."""
     from lifesign.drill import record
     from lifesign.drill.engines import choose
 
+    if relabel:
+        if not (into / "labels.jsonl").exists():
+            raise UsageError(f"{into} holds no labels.jsonl. Name a folder of recorded drills.")
+        for line in (problems := record.relabel(into)):
+            typer.echo(f"lifesign: {line}", err=True)
+        raise typer.Exit(1 if problems else 0)
     chosen = choose(engine, python=python or None, release=release or None)
     faults = _selected(chosen, only or [], ci=False)
     have = set() if again else record.recorded(into)

@@ -167,7 +167,9 @@ class Fault:
     needs: tuple[str, ...] = ()  # names of `needs.CHECKS`
     rpc_limit_s: float | None = None  # VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS
     patience: bool = False  # LIFESIGN_PATIENCE=1
-    delay_s: float = 0.0  # start-up faults: seconds after the start
+    after_log: str = (
+        ""  # start-up faults: inject when the log holds this text (how fast a start is depends on the machine)
+    )
     bound_s: float = 60.0  # at most so long from the fault to its end
     kernel_log: bool = False  # hand the kernel's new lines to the diagnosis as well
     ci: bool = False  # part of the short selection for continuous integration

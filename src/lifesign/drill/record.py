@@ -15,16 +15,18 @@ import sys
 from pathlib import Path
 
 from lifesign.drill.engines import Engine
-from lifesign.drill.model import Expect, Raise, Say
+from lifesign.drill.model import Expect, Fault, Raise, Say
 from lifesign.drill.outcome import Outcome
 from lifesign.drill.remedy_words import MUST_MENTION, MUST_NOT_MENTION
+from lifesign.drill.vocabulary import find
 
 SIZE_CAP_BYTES = 400_000
 SILENT = ("not-a-crash", "insufficient-log")
 REPEATS_KEPT = 20
 PREFIX = re.compile(r"^(?:\x1b\[[0-9;]{1,8}m)?\((?P<name>[A-Za-z_]+[A-Za-z0-9_]{0,40})(?: rank=\d{1,4})? pid=\d{1,9}\)")
 ADDRESS = re.compile(r"(?<![\d.])(?!127\.|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?![\d.])")
-WRAPPERS = ("Worker failed with error",)
+# A wrapper that repeats the worker's text, and a warning of healthy starts that names an error which didn't happen.
+NEVER_DECISIVE = ("Worker failed with error", "This can cause fd limit errors")
 
 
 def recorded(folder: Path) -> set[str]:
@@ -71,28 +73,9 @@ def _store_label(path: Path, label: dict[str, object]) -> None:
 
 
 def make_label(outcome: Outcome, engine: Engine, text: str) -> dict[str, object]:
-    """The label of a log: the injected truth, and the lines of this very log that carry it."""
-    fault, expect = outcome.fault, outcome.fault.expect
-    lines = text.split("\n")
-    cause, subtype = expect.cause, expect.subtype
-    first, repeats = decisive_lines(expect, lines)
-    return {
-        "file": f"{fault.name}.log",
-        "drill": fault.name,
-        "fault": fault.title.en,
-        "cause": cause,
-        "subtype": subtype,
-        "phase": expect.phase,
-        "decisive_lines": first,
-        "repeat_lines": repeats,
-        "emitter": _emitter(lines[first[0] - 1]) if first else "none",
+    """The label of a log: the injected truth, the lines of this very log that carry it, and what was seen from outside."""
+    return _label(outcome.fault, text) | {
         "vllm_version": outcome.release,
-        "platform": "cpu",
-        "accept": list(expect.accept),
-        "accept_subtype": list(expect.accept_subtypes),
-        "fix_must_mention": list(MUST_MENTION.get(f"{cause}/{subtype}", MUST_MENTION.get(cause, ()))),
-        "fix_must_not_mention": list(MUST_NOT_MENTION.get(cause, ())),
-        "trap": _trap(outcome),
         "observed": {
             "exit_code": outcome.exit_code,
             "seconds_to_end": outcome.death_s,
@@ -102,19 +85,73 @@ def make_label(outcome: Outcome, engine: Engine, text: str) -> dict[str, object]
     }
 
 
+def relabel(folder: Path) -> list[str]:
+    """Make the labels of a recorded folder anew from the vocabulary, without running anything. Returns what is wrong.
+
+    For when a fault's expectation is corrected: the logs stay as they are, what was observed stays in the labels.
+    """
+    problems = []
+    path = folder / "labels.jsonl"
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    for index, row in enumerate(rows):
+        fault = find(row["drill"])
+        text = (folder / row["file"]).read_bytes().decode("utf-8")
+        rows[index] = row | _label(fault, text)
+        if fault.expect.cause not in SILENT and not rows[index]["decisive_lines"]:
+            problems.append(f"{row['file']}: no line holds any of {fault.expect.decisive}")
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return problems
+
+
+def _label(fault: Fault, text: str) -> dict[str, object]:
+    expect = fault.expect
+    lines = text.split("\n")
+    first, others = decisive_lines(expect, lines)
+    slug, cause = expect.slug, expect.cause
+    return {
+        "file": f"{fault.name}.log",
+        "drill": fault.name,
+        "fault": fault.title.en,
+        "cause": cause,
+        "subtype": expect.subtype,
+        "phase": expect.phase,
+        "decisive_lines": first,
+        "repeat_lines": others,
+        "emitter": _emitter(lines[first[0] - 1]) if first else "none",
+        "platform": "cpu",
+        "accept": list(expect.accept),
+        "accept_subtype": list(expect.accept_subtypes),
+        "fix_must_mention": list(MUST_MENTION.get(slug, MUST_MENTION.get(cause, ()))),
+        "fix_must_not_mention": list(MUST_NOT_MENTION.get(cause, ())),
+        "trap": _trap(fault),
+    }
+
+
 def decisive_lines(expect: Expect, lines: list[str]) -> tuple[list[int], list[int]]:
-    """(the first line that carries the cause, further lines with the same text), 1-based; for silent causes nothing."""
+    """(the line that carries the cause, further lines that may be cited as well), 1-based; for silent causes nothing.
+
+    The first line with the first of the expected texts that occurs is decisive. Later lines with it, and lines with the
+    other texts (the second line of a two-line message, the assertion's source line), count as the same finding.
+    """
     if expect.cause in SILENT:
         return [], []
-    for literal in expect.decisive:
-        found = [
-            number
-            for number, line in enumerate(lines, 1)
-            if literal in line and not line.lstrip().startswith("File ") and not any(word in line for word in WRAPPERS)
-        ]
-        if found:
-            return found[:1], found[1 : 1 + REPEATS_KEPT]
-    return [], []
+    found = [_lines_with(literal, lines) for literal in expect.decisive]
+    found = [numbers for numbers in found if numbers]
+    if not found:
+        return [], []
+    first = found[0][0]
+    others = {number for numbers in found for number in numbers} - {first}
+    return [first], sorted(others)[:REPEATS_KEPT]
+
+
+def _lines_with(literal: str, lines: list[str]) -> list[int]:
+    return [
+        number
+        for number, line in enumerate(lines, 1)
+        if literal in line
+        and not line.lstrip().startswith("File ")
+        and not any(word in line for word in NEVER_DECISIVE)
+    ]
 
 
 def _emitter(line: str) -> str:
@@ -122,9 +159,8 @@ def _emitter(line: str) -> str:
     return match["name"] if match else "none"
 
 
-def _trap(outcome: Outcome) -> str:
-    hook = outcome.fault.hook
-    if hook and any(isinstance(action, Raise | Say) for action in hook.actions):
+def _trap(fault: Fault) -> str:
+    if fault.hook and any(isinstance(action, Raise | Say) for action in fault.hook.actions):
         return "the text was injected into a real CPU process; all that vLLM prints around it is real"
     return ""
 
@@ -133,7 +169,7 @@ def _kernel_of_ours(path: Path) -> str:
     """The kernel's lines about memory and killed processes, without the rest of the machine's news."""
     words = ("oom", "Out of memory", "Killed process", "Memory cgroup", "memory:", "segfault", "VLLM", "vllm")
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return "".join(f"{line}\n" for line in lines if any(word in line for word in words))
+    return "".join(f"{line}\n" for line in lines if any(word in line for word in words) and "tainted" not in line)
 
 
 def neutral(text: str, engine: Engine) -> str:
@@ -143,6 +179,7 @@ def neutral(text: str, engine: Engine) -> str:
     text = re.sub(r"/(?!/)[\w./-]{0,120}?/lifesign-drill-[\w]{1,16}/models/", "/srv/models/", text)
     text = re.sub(r"/(?!/)[\w./-]{0,120}?/lifesign-drill-[\w]{1,16}/tmp", "/tmp", text)
     text = re.sub(r"/(?!/)[\w./-]{0,120}?/lifesign-drill-[\w]{1,16}", "/srv/run", text)
+    text = re.sub(r"lifesign-drill-\w{1,16}", "vllm", text)  # the name of the cgroup, in kernel lines
     return ADDRESS.sub("192.0.2.2", text)
 
 

@@ -224,18 +224,28 @@ class _Drill:
         assert self.session is not None
         self.fault_s = self.session.started_s
         if self.fault.signal is not None:
-            code = self.session.wait(self.fault.delay_s)
+            self.wait_for_log(self.fault.after_log)
+            self.fault_s = time.monotonic()
+            self.send_signal()
+        self.watch()
+        if self.fault.hook is not None and not self.fired.exists():
+            raise DrillError(self._why_not_fired())
+
+    def wait_for_log(self, text: str) -> None:
+        """Until the log holds `text`; DrillError when the engine ends before, or takes longer than a start may."""
+        assert self.session is not None
+        end_s = time.monotonic() + self.engine.ready_timeout_s
+        while time.monotonic() < end_s:
+            if text.encode() in self.log.read_bytes():
+                return
+            code = self.session.wait(0.2)
             if code is not None:
                 raise DrillError(
                     T("the engine ended with code {code} before the signal", "发信号之前引擎就退出了（{code}）").fill(
                         code=code
                     )
                 )
-            self.fault_s = time.monotonic()
-            self.send_signal()
-        self.watch()
-        if self.fault.hook is not None and not self.fired.exists():
-            raise DrillError(self._why_not_fired())
+        raise DrillError(T("the engine never logged {text}", "引擎一直没有输出 {text}").fill(text=text))
 
     def send_signal(self) -> None:
         """Send the fault's signal to the process that it names."""

@@ -133,7 +133,7 @@ WORKSPACE_LOCKED = (
 SHAPE_INVALID = "shape '[0, -1, 128]' is invalid for input of size 64"
 NO_NVCC = "Could not find nvcc and default cuda_home='/usr/local/cuda' doesn't exist"
 NINJA = (
-    "Ninja build failed. Ninja output:\nninja: Entering directory `/root/.cache/flashinfer/0.6.4/90a/cached_ops'\n[1/2] "
+    "Ninja build failed. Ninja output:\nninja: Entering directory `/home/user/.cache/flashinfer/0.6.4/90a/cached_ops'\n[1/2] "
     "/usr/local/cuda/bin/nvcc --generate-dependencies-with-compile -c sampling.cu -o sampling.cuda.o\nFAILED: "
     "sampling.cuda.o\n/opt/venv/lib/python3.12/site-packages/flashinfer/data/include/flashinfer/sampling.cuh:20:10: fatal "
     "error: curand_kernel.h: No such file or directory\n   20 | #include <curand_kernel.h>\n      |          "

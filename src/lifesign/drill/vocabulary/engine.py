@@ -137,7 +137,7 @@ FAULTS = (
             "cgroup-limit",
             accept=("silent-death",),
             accept_subtypes=("worker-died-no-trace", "kernel-oom-killer", "sigkill"),
-            decisive=("Memory cgroup out of memory", "died unexpectedly"),
+            decisive=("Memory cgroup out of memory", "oom-kill:constraint=CONSTRAINT_MEMCG", "died unexpectedly"),
         ),
         start=Start(cgroup_mib=4096),
         hook=Hook("worker.forward", (Hog(8192),)),

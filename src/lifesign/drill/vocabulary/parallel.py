@@ -26,7 +26,9 @@ FAULTS = (
     Fault(
         "rank-stopped",
         T("one of two ranks is stopped", "两个 rank 之一被暂停（SIGSTOP）"),
-        Expect("timeout-hang", "execute-model-rpc", accept=("collective-comm",), decisive=("RPC call to",)),
+        Expect(
+            "timeout-hang", "execute-model-rpc", accept=("collective-comm",), decisive=("TimeoutError: RPC call to",)
+        ),
         signal=Signal("worker", "SIGSTOP", rank=1),
         start=TWO,
         engines=("vllm",),
@@ -41,7 +43,7 @@ FAULTS = (
             "gloo-peer-lost",
             accept=("timeout-hang", "silent-death"),
             accept_subtypes=("execute-model-rpc", "worker-died-no-trace"),
-            decisive=("Connection closed by peer", "Connection reset by peer", "RPC call to"),
+            decisive=("Connection closed by peer", "Connection reset by peer", "TimeoutError: RPC call to"),
         ),
         hook=Hook("worker.step", (Cut(),), rank=1),
         start=TWO,

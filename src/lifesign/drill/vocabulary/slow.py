@@ -8,7 +8,7 @@ from __future__ import annotations
 from lifesign.drill.model import Expect, Fault, Hook, Signal, Stall
 from lifesign.text import T
 
-RPC_TIMEOUT = Expect("timeout-hang", "execute-model-rpc", decisive=("RPC call to",))
+RPC_TIMEOUT = Expect("timeout-hang", "execute-model-rpc", decisive=("TimeoutError: RPC call to",))
 SPARED = Expect(
     "not-a-crash",
     "slow-step",

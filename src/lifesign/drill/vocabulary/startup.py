@@ -343,7 +343,12 @@ HOST = (
                 "kernel-oom-killer",
                 "sigkill",
             ),
-            decisive=("Memory cgroup out of memory", "died unexpectedly", "Failed core proc"),
+            decisive=(
+                "Memory cgroup out of memory",
+                "oom-kill:constraint=CONSTRAINT_MEMCG",
+                "died unexpectedly",
+                "Failed core proc",
+            ),
         ),
         Start(cgroup_mib=900),
         needs=("linux", "memory-cgroup"),
