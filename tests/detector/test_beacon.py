@@ -141,6 +141,9 @@ def test_found_where_the_engine_writes(tmp_path: Path, monkeypatch: pytest.Monke
         assert path.parent == tmp_path / "beacons"
         assert oct(path.parent.stat().st_mode & 0o777) == "0o700"
         assert find_beacon(child.pid) == path
+        # A title may have overwritten the environment that /proc shows: the mapped file is found all the same.
+        monkeypatch.setattr(beacon, "_environ_of", lambda pid: {})
+        assert find_beacon(child.pid) == path
         child.kill()
     # Its process is gone: the next writer of the directory removes what it left.
     assert beacon.sweep(path.parent) == 1

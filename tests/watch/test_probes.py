@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import http.server
+import threading
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -14,7 +17,7 @@ from lifesign.guard.detector.core import Detector
 from lifesign.guard.detector.events import Poll
 from lifesign.guard.detector.evidence import GpuSignals
 from lifesign.guard.probes.gpu import GpuProbe
-from lifesign.guard.probes.metrics import parse_metrics, parse_url
+from lifesign.guard.probes.metrics import canary, parse_metrics, parse_url
 from lifesign.guard.probes.observer import Observer
 from lifesign.guard.probes.tree import find_engine, is_foreign, listener_of, ports_of, uses_gpu
 
@@ -111,7 +114,7 @@ def test_observer_counts_steps_once_and_sees_the_running_one(engine: Callable[..
         first = first if first is not None else look.beacon.steps_done  # type: ignore[union-attr]
         if total >= 3:
             break
-        __import__("time").sleep(0.2)
+        time.sleep(0.2)
     assert look.beacon is not None
     assert total == look.beacon.steps_done - (first or 0)
     assert poll.running is None or tuple(poll.running) == (4, 4)
@@ -168,3 +171,40 @@ def test_another_users_engine_is_said(engine: Callable[..., Engine], monkeypatch
     assert "another user's (run this as that user" in other
     assert "another user's (give it with --metrics URL)" in other
     observer.close()
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    """Answers a canary as told: with a token, with a refusal, or never."""
+
+    how = "token"
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"data": [{"id": "tiny"}]}')
+
+    def do_POST(self) -> None:
+        if self.how == "never":
+            time.sleep(3.0)
+        self.send_response(400 if self.how == "refusal" else 200)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("how", "possible", "answered"), [("token", True, True), ("refusal", False, False), ("never", True, False)]
+)
+def test_canary(how: str, possible: bool, answered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Server, "how", how)
+    web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    threading.Thread(target=web.serve_forever, daemon=True).start()
+    try:
+        can, seconds = canary(parse_url(f"http://127.0.0.1:{web.server_port}"), 0.5 if how == "never" else 20.0)
+    finally:
+        web.shutdown()
+        web.server_close()
+    assert can is possible
+    assert (seconds is not None) is answered

@@ -179,6 +179,9 @@ class Session:
             self.reporter.begin(self)
             while now_s < end_s:
                 look = self.observer.look(now_s, self.detector)
+                if not self.observer.can_ask and self.detector.settings.canary:
+                    self.detector.settings.canary = False
+                    self.reporter.cannot_ask()
                 for event in look.events:
                     self._tell(event, now_s, look)
                 self.reporter.status(self, look)

@@ -301,6 +301,14 @@ class Reporter:
             T("   /proc and stacks saved: {path}", "   已保存 /proc 与调用栈：{path}").fill(path=path).pick(self.lang)
         )
 
+    def cannot_ask(self) -> None:
+        """The server refuses the canary."""
+        text = T(
+            "the server refuses a one-token request: no canary is sent any more",
+            "服务器拒绝单 token 请求：不再发送探测请求",
+        )
+        typer.echo(f"  {text.pick(self.lang)}", err=True)
+
     def came_back(self, session: Session) -> None:
         """Progress after DEAD."""
         self.line(

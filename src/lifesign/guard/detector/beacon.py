@@ -402,24 +402,52 @@ def read_beacon(path: Path) -> BeaconReading | None:
 
 
 def find_beacon(pid: int) -> Path | None:
-    """The beacon file of EngineCore `pid`, or None. Looks where that process would write: its user, its environment."""
+    """The beacon file of EngineCore `pid`, or None.
+
+    Looks where that process would write (its user, its environment, and ours: a guard hands its own down). A process that
+    sets its title overwrites the environment that /proc shows, so the files that it has mapped are asked last.
+    """
     try:
         uid = os.stat(f"/proc/{pid}").st_uid
     except OSError:
         return None
-    places = candidate_dirs(uid, _environ_of(pid))
+    places = dict.fromkeys([*candidate_dirs(uid, _environ_of(pid)), *candidate_dirs(uid), *candidate_dirs(uid, {})])
     # An engine in a container writes under its own pid, into its own /run and /dev/shm, which its root link reaches.
-    names = {f"{pid}{SUFFIX}": None, f"{_inner_pid(pid)}{SUFFIX}": None}
+    names = dict.fromkeys([f"{pid}{SUFFIX}", f"{_inner_pid(pid)}{SUFFIX}"])
     for root in ("", f"/proc/{pid}/root"):
         for place in places:
             for name in names:
                 path = Path(f"{root}{place}") / name
-                with contextlib.suppress(OSError):
-                    info = path.lstat()
-                    # Anybody may plant a file in a shared place: only the engine's own user speaks for it.
-                    if stat.S_ISREG(info.st_mode) and info.st_uid == uid:
-                        return path
+                if _is_of(path, uid):
+                    return path
+    for mapped in _mapped(pid, tuple(f"/{name}" for name in names)):
+        for path in (Path(mapped), Path(f"/proc/{pid}/root{mapped}")):
+            if _is_of(path, uid):
+                return path
     return None
+
+
+def _is_of(path: Path, uid: int) -> bool:
+    """Anybody may plant a file in a shared place: only the engine's own user speaks for it."""
+    try:
+        info = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(info.st_mode) and info.st_uid == uid
+
+
+def _mapped(pid: int, ends: tuple[str, ...]) -> list[str]:
+    """Files that the process has mapped and whose path ends like that."""
+    found: list[str] = []
+    try:
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                path = line[line.find("/") :].rstrip("\n")
+                if path.endswith(ends) and path not in found:
+                    found.append(path)
+    except OSError:
+        pass
+    return found
 
 
 def _inner_pid(pid: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import threading
 import time
 import urllib.parse
@@ -130,27 +131,30 @@ def fetch(endpoint: Endpoint, path: str | None = None, timeout_s: float = TIMEOU
         connection.close()
 
 
-def canary(endpoint: Endpoint, timeout_s: float) -> float | None:
-    """Seconds that a request for one token took; None if it failed. Only for an engine that is otherwise idle."""
-    import json
+def canary(endpoint: Endpoint, timeout_s: float) -> tuple[bool, float | None]:
+    """One request for one token: (whether this server can be asked at all, seconds that the answer took).
 
+    No answer in time gives (True, None). A server that refuses (another kind of model, an API key) gives (False, None):
+    that is no sign of a hang. Only for an engine that is otherwise idle.
+    """
     began_s = time.monotonic()
+    kind = http.client.HTTPSConnection if endpoint.scheme == "https" else http.client.HTTPConnection
+    connection = kind(endpoint.host, endpoint.port, timeout=timeout_s)
     try:
         status, text = fetch(endpoint, "/v1/models", timeout_s)
         model = json.loads(text)["data"][0]["id"] if status == 200 else ""
-        kind = http.client.HTTPSConnection if endpoint.scheme == "https" else http.client.HTTPConnection
-        connection = kind(endpoint.host, endpoint.port, timeout=timeout_s)
-        try:
-            body = json.dumps({"model": model, "prompt": "1", "max_tokens": 1, "temperature": 0})
-            connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            answer.read(PAGE_BYTES)
-            good = answer.status == 200
-        finally:
-            connection.close()
+        body = json.dumps({"model": model, "prompt": "1", "max_tokens": 1, "temperature": 0})
+        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        answer.read(PAGE_BYTES)
+        good = answer.status == 200
+    except TimeoutError:
+        return True, None
     except (OSError, http.client.HTTPException, ValueError, KeyError, IndexError, TypeError):
-        return None
-    return time.monotonic() - began_s if good else None
+        return False, None
+    finally:
+        connection.close()
+    return (True, time.monotonic() - began_s) if good else (False, None)
 
 
 class MetricsProbe:

@@ -75,6 +75,8 @@ class Observer:
         self._processes: tuple[ProcessSignals, ...] = ()
         self.full: tuple[ProcessSignals, ...] = ()
         """The last look at the processes that had counters."""
+        self.can_ask = True
+        """Whether the server takes our one-token request; one that refuses it is no hang."""
         self._canary: threading.Thread | None = None
         self._canary_s: float | None = None
 
@@ -229,7 +231,10 @@ class Observer:
             return
 
         def ask() -> None:
-            self._canary_s = canary(endpoint, max(30.0, 4.0 * timeout_s))
+            possible, seconds = canary(endpoint, max(60.0, 4.0 * timeout_s))
+            if not possible:
+                self.can_ask, seconds = False, 0.0
+            self._canary_s = seconds
 
         self._canary = threading.Thread(target=ask, name="canary", daemon=True)
         self._canary.start()
