@@ -7,6 +7,7 @@ that something reads it. Where no form exists yet, the advice says so and names 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -277,12 +278,16 @@ def _same_number(current: object, value: str) -> bool:
         return False
 
 
+# The placeholder as a word of its own: not in VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS, MODEL_DIR or ORG/MODEL-FP8.
+_PLACEHOLDER = re.compile(r"(?<![\w/])MODEL(?![\w-])")
+
+
 def _fill_command(command: str, life: Life) -> str:
-    """A command with the log's own model and port in it, where they are known and harmless to quote."""
-    if life.model and "MODEL" in command.replace("MODEL_DIR", "").replace("ORG/MODEL", ""):
-        pieces = command.replace("MODEL_DIR", "\0").replace("ORG/MODEL", "\1")
-        command = pieces.replace("MODEL", shlex.quote(life.model)).replace("\0", "MODEL_DIR").replace("\1", "ORG/MODEL")
-    return command
+    """A command with the log's own model in it, shell-quoted, where it is known."""
+    if not life.model:
+        return command
+    model = shlex.quote(life.model)
+    return _PLACEHOLDER.sub(lambda match: model, command)
 
 
 def _with_command(rendered: RenderedRemedy, life: Life, catalog: Catalog) -> RenderedRemedy:

@@ -1,0 +1,18 @@
+"""The placeholder MODEL in commands is a word, never a part of a name."""
+
+from __future__ import annotations
+
+from lifesign.facts.model import Life
+from lifesign.remedies.apply import _fill_command
+
+
+def test_only_the_word_is_filled() -> None:
+    life = Life(model="/models/a b")
+    assert _fill_command("vllm serve MODEL --port 1", life) == "vllm serve '/models/a b' --port 1"
+    for text in (
+        "unset VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS",
+        "hf download ORG/MODEL-FP8 --local-dir MODEL_DIR",
+        "ls MODEL_DIR",
+    ):
+        assert _fill_command(text, life) == text
+    assert _fill_command("vllm serve MODEL", Life()) == "vllm serve MODEL"
