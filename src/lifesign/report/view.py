@@ -47,6 +47,8 @@ ROLE_WORDS = {
     "context": T("earlier, survived", "更早出现，没有致命"),
     "advice": T("a hint, no evidence", "提示文字，不是证据"),
 }
+MAX_LIVES = 5
+HIDDEN_LIVES = T("{count} earlier ones: --all-lives", "更早的 {count} 次：--all-lives")
 NO_VERSION = T("vLLM version unknown", "vLLM 版本未知")
 UNVERIFIED = T("no such option in this release", "该版本没有这个选项")
 
@@ -122,9 +124,12 @@ def view(report: Report, lang: Lang, *, all_lives: bool = False) -> View:
         Row(issue.ref, issue.why, _affects(issue.affects, issue.fixed_in, lang)) for issue in verdict.known_issues
     ]
     if all_lives or len(report.lives) > 1:
-        result.lives = [
+        rows = [
             _life(index, life.started_line, life.ended_line, life.verdict) for index, life in enumerate(report.lives)
         ]
+        hidden = 0 if all_lives else max(0, len(rows) - MAX_LIVES)
+        more = [Row("...", HIDDEN_LIVES.fill(count=hidden).pick(lang))] if hidden else []
+        result.lives = more + rows[hidden:]
     if verdict.cause not in ("unclassified",):
         result.more = f"lifesign explain {verdict.cause}" + (f"/{verdict.subtype}" if not silent else "")
     return result
