@@ -183,3 +183,11 @@ def test_a_command_of_ones_own_gets_our_port() -> None:
     assert argv == ["vllm", "serve", "some/model", "--port", "4321", "--max-model-len", "10"]
     assert choose("vllm serve m --port=9").argv(find("healthy"), Path("/nowhere"), 5)[-1] == "--port=5"
     assert choose("vllm serve m").argv(find("healthy"), Path("/nowhere"), 5)[-2:] == ["--port", "5"]
+
+
+def test_a_command_of_ones_own_is_drilled(logs: Path) -> None:
+    engine = choose(f"{sys.executable} -m lifesign.drill.fake my/model")
+    outcome = runner.run(find("worker-sigkill"), engine, logs)
+    assert outcome.result == "PASS", outcome.reason
+    assert outcome.exit_code == 0
+    assert runner.run(find("flag-unknown"), engine, logs).result == "SKIPPED"

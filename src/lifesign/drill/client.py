@@ -31,8 +31,8 @@ class Request:
 class Client:
     """Talks to one server on the loopback until `stop`."""
 
-    def __init__(self, port: int, model: str, request_timeout_s: float) -> None:
-        self.port, self.model, self.request_timeout_s = port, model, request_timeout_s
+    def __init__(self, port: int, request_timeout_s: float) -> None:
+        self.port, self.model, self.request_timeout_s = port, "", request_timeout_s
         self.requests: list[Request] = []
         self.health: list[tuple[float, str]] = []  # changes only: (time, status code or error)
         self._stop = threading.Event()
@@ -61,6 +61,17 @@ class Client:
             return str(connection.getresponse().status)
         except (OSError, http.client.HTTPException) as error:
             return type(error).__name__
+        finally:
+            connection.close()
+
+    def learn_model(self) -> None:
+        """Ask the server under which name it serves (a user's own command may give any)."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request("GET", "/v1/models")
+            self.model = str(json.loads(connection.getresponse().read(100_000))["data"][0]["id"])
+        except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
+            return  # the first request will tell
         finally:
             connection.close()
 

@@ -161,19 +161,13 @@ class _Drill:
             argv = self._launcher(limits) + argv
         self.session = Session(argv, environment, self.log, self.work)
         self.say(f"started {self.engine.name} {self.engine.release}", f"启动 {self.engine.name} {self.engine.release}")
-        model = "/srv/model" if self.engine.name == "fake" else self._served_model(argv)
-        self.client = Client(self.port, model, 20.0 + fault.bound_s * self.engine.scale)
+        self.client = Client(self.port, 20.0 + fault.bound_s * self.engine.scale)
 
     @staticmethod
     def _launcher(limits: str) -> list[str]:
         import sys
 
         return [sys.executable, str(Path(__file__).with_name("launch.py")), limits]
-
-    @staticmethod
-    def _served_model(argv: list[str]) -> str:
-        after = argv[argv.index("serve") + 1 :] if "serve" in argv else []
-        return after[0] if after and not after[0].startswith("-") else ""
 
     def wait_until_serving(self) -> None:
         """Until /health answers 200; DrillError when the engine ends or takes too long."""
@@ -203,6 +197,7 @@ class _Drill:
         """Load the engine, break it, wait for what comes of it."""
         assert self.session is not None
         assert self.client is not None
+        self.client.learn_model()
         if self.client.ask(False).end != "ok":
             raise DrillError(T("the engine did not answer a request before the fault", "注入之前引擎就没有应答请求"))
         self.session.processes()

@@ -26,9 +26,9 @@ class Vocabulary(NamedTuple):
 @lru_cache(maxsize=1)
 def load() -> Vocabulary:
     """Our own faults and those of other packages. The groups are separate files only so that each stays readable."""
-    from lifesign.drill.vocabulary import clean, devices, engine, parallel, requests, signals, slow, startup
+    from lifesign.drill.vocabulary import clean, compilers, devices, engine, parallel, requests, signals, slow, startup
 
-    groups = (signals, slow, devices, engine, requests, startup, parallel, clean)
+    groups = (signals, slow, devices, compilers, engine, requests, startup, parallel, clean)
     faults = [fault for group in groups for fault in group.FAULTS]
     notes: list[str] = []
     _add_foreign(faults, notes)
