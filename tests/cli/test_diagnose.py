@@ -115,6 +115,16 @@ def test_version_override_reaches_the_remedies() -> None:
     assert old["facts"]["version"] == "0.8.5"
 
 
+def test_the_users_own_command_is_corrected() -> None:
+    log = str(LAB / "oom_warmup_sampler.log")
+    command = "VLLM_LOGGING_LEVEL=INFO vllm serve /m/x --max-num-seqs 256 --port 8123"
+    verdict = json.loads(run("diagnose", log, "--command", command, "--format", "json").stdout)["verdict"]
+    seqs = next(item["value"] for item in verdict["remedies"] if item["knob"] == "--max-num-seqs")
+    assert 1 < int(seqs) < 256
+    assert verdict["command"] == f"VLLM_LOGGING_LEVEL=INFO vllm serve /m/x --max-num-seqs {seqs} --port 8123"
+    assert verdict["changes"] == [f"--max-num-seqs: 256 -> {seqs}"]
+
+
 def test_extra_evidence_decides(tmp_path: Path) -> None:
     """A worker killed without a word; the kernel log beside it says by whom."""
     kernel = tmp_path / "dmesg.txt"

@@ -33,6 +33,9 @@ def diagnose(
     with_: list[str] | None = typer.Option(
         None, "--with", help="More evidence: kernel log, `kubectl describe`, `nvidia-smi -q`, exit code."
     ),
+    command: str | None = typer.Option(
+        None, "--command", help="Your own command line, as one string; the report corrects it."
+    ),
     redact: bool = typer.Option(True, "--redact/--no-redact", help="Hide secrets and prompts."),
 ) -> None:
     """Name the root cause of the (last) engine death in a log, with the lines that prove it and the fix to type.
@@ -56,7 +59,9 @@ def diagnose(
     from lifesign.report.render import render
 
     try:
-        report = diagnose_paths(paths, lang=chosen, vllm_version=vllm_version, extra=with_ or [], ahead=ahead)
+        report = diagnose_paths(
+            paths, lang=chosen, vllm_version=vllm_version, extra=with_ or [], ahead=ahead, command=command
+        )
     finally:
         ahead.close()
 

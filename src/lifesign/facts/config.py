@@ -141,7 +141,7 @@ def learn(event: Event, life: Life) -> None:
         match = _COMMAND.match(text[:3000].lstrip())
         # `vllm serve ... --flag   # comment` in somebody's notes is a sketch, no command.
         if match and "..." not in match[1]:
-            life.command = match[1].partition(" #")[0].rstrip("'\" ")
+            learn_command(life, match[1].partition(" #")[0].rstrip("'\" "))
 
 
 def _learn_figures(event: Event, life: Life) -> None:
@@ -199,6 +199,19 @@ def _value(text: str) -> object:
     except (ValueError, SyntaxError):
         return text
     return parsed if isinstance(parsed, (int, float, str, bool, type(None))) else text
+
+
+_OPTION = re.compile(r"(?<!\S)--([a-z][a-z0-9\-]{1,40})(?:[= ]('[^']{0,300}'|\"[^\"]{0,300}\"|[^\s\-][^\s]{0,200}))?")
+
+
+def learn_command(life: Life, command: str, *, overrides: bool = False) -> None:
+    """Takes the settings of a command line into `life.config`; `overrides` lets them win over what the log says."""
+    life.command = command
+    for match in _OPTION.finditer(command[:4000]):
+        key = match[1].replace("-", "_")
+        value = _value(match[2]) if match[2] is not None else True
+        if overrides or key not in life.config:
+            life.config[key] = value
 
 
 def settle(life: Life) -> None:

@@ -7,15 +7,15 @@ from dataclasses import replace
 from lifesign.causes.model import Finding, Subtype
 from lifesign.facts.model import Life
 from lifesign.remedies.apply import RenderedRemedy, is_env, render, spelled
-from lifesign.remedies.command import corrected_command
+from lifesign.remedies.command import Change, corrected_command
 from lifesign.report.model import Advice
 from lifesign.text import Lang
 
 MAX_REMEDIES = 8
 
 
-def advise(finding: Finding, life: Life, subtype: Subtype | None, lang: Lang) -> tuple[list[Advice], str]:
-    """The remedies in order, and the user's command with the first setting applied (empty if there is none).
+def advise(finding: Finding, life: Life, subtype: Subtype | None, lang: Lang) -> tuple[list[Advice], str, list[str]]:
+    """The remedies in order, the user's command with the first setting applied (empty if there is none), its changes.
 
     One change at a time: only the first flag or variable goes into the command.
     """
@@ -33,12 +33,22 @@ def advise(finding: Finding, life: Life, subtype: Subtype | None, lang: Lang) ->
             break
     first = next((each for each in rendered if each.knob), None)
     command = ""
+    changes: list[str] = []
     if first is not None:
         # Only what the user set: the engine's own config line would add every default.
         own = replace(life, config=life.user_args)
         built = corrected_command(own, [first])
-        command = built.text if built.basis != "none" else ""
-    return [_advice(number, each, lang) for number, each in enumerate(rendered, 1)], command
+        if built.basis != "none":
+            command = built.text
+            changes = [_change(each) for each in built.changes]
+    return [_advice(number, each, lang) for number, each in enumerate(rendered, 1)], command, changes
+
+
+def _change(change: Change) -> str:
+    """`--max-num-seqs: 256 -> 64`; `+ --enforce-eager` for a setting that wasn't there."""
+    if change.before is None:
+        return f"+ {spelled(change.knob, change.after)}"
+    return f"{change.knob}: {change.before} -> {change.after if change.after is not None else ''}".rstrip()
 
 
 def _same(each: RenderedRemedy) -> tuple[str, str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lifesign import __version__
 from lifesign.causes import registry
 from lifesign.causes.model import Cause, Finding, Subtype
+from lifesign.facts.config import learn_command
 from lifesign.facts.lives import build
 from lifesign.facts.model import Event, Life
 from lifesign.logs.reader import Reading, read
@@ -39,16 +40,20 @@ def diagnose_paths(
     vllm_version: str | None = None,
     extra: list[str] | None = None,
     ahead: Ahead | None = None,
+    command: str | None = None,
 ) -> Report:
     """Reads the logs at `paths` (and `extra` evidence: kernel log, pod description, ...) and reports.
 
-    vllm_version overrides what the log says. Raises SourceError or UsageError for unusable input.
+    vllm_version overrides what the log says; command is the user's own command line, to be corrected. Raises SourceError or UsageError for unusable input.
     """
     reading = read([*paths, *(extra or [])], ahead)
     lives = build(reading.statements)
     if vllm_version:
         for life in lives:
             life.version = vllm_version
+    if command:
+        for life in lives:
+            learn_command(life, command, overrides=True)
     causes, notes = registry.load()
     reading.notes.extend(notes)
     rankings = [rank(life, causes) for life in lives]
@@ -107,7 +112,7 @@ def verdict_of(finding: Finding, life: Life, ranking: Ranking, lang: Lang) -> Ve
     cause, subtype = subtype_of(finding)
     title = subtype.title if subtype else (cause.title if cause else T(finding.cause, finding.cause))
     why = _why(finding, subtype)
-    advice, command = advise(finding, life, subtype, lang)
+    advice, command, changes = advise(finding, life, subtype, lang)
     return Verdict(
         cause=finding.cause,
         subtype=finding.subtype,
@@ -119,6 +124,7 @@ def verdict_of(finding: Finding, life: Life, ranking: Ranking, lang: Lang) -> Ve
         evidence=_evidence(finding, ranking, lang),
         remedies=advice,
         command=command,
+        changes=changes,
         known_issues=known_of(finding, life, subtype, lang),
         fingerprint=finding.values.get("fingerprint", ""),
     )

@@ -66,6 +66,9 @@ class Verdict(Struct):
     evidence: list[EvidenceLine] = field(default_factory=list)
     remedies: list[Advice] = field(default_factory=list)
     command: str = ""
+    """The reader's own command with the first remedy applied; empty when it can't be built."""
+    changes: list[str] = field(default_factory=list)
+    """What that command changes: `--max-num-seqs: 256 -> 64`."""
     known_issues: list[KnownIssue] = field(default_factory=list)
     fingerprint: str = ""
 

@@ -37,7 +37,7 @@ HEADINGS = {
     "lives": T("LIVES", "各次启动"),
     "known": T("KNOWN ISSUES", "已知问题"),
     "notes": T("NOTES", "说明"),
-    "command": T("corrected command", "修改后的命令"),
+    "changed": T("changed", "改动"),
     "more": T("More", "详见"),
 }
 ROLE_WORDS = {
@@ -76,6 +76,7 @@ class View:
     do_heading: str = ""
     remedies: list[Advice] = field(default_factory=list)
     command: str = ""
+    changes: list[str] = field(default_factory=list)
     not_cause: list[Row] = field(default_factory=list)
     timeline: list[Row] = field(default_factory=list)
     known: list[Row] = field(default_factory=list)
@@ -113,6 +114,7 @@ def view(report: Report, lang: Lang, *, all_lives: bool = False) -> View:
         do_heading=HEADINGS["collect" if verdict.cause == "insufficient-log" else "do"].pick(lang),
         remedies=verdict.remedies,
         command=verdict.command,
+        changes=verdict.changes,
         notes=report.coverage.notes,
     )
     result.proof = [

@@ -32,7 +32,7 @@ pre{padding:.6rem;white-space:pre-wrap;overflow-wrap:anywhere}.tag{border:1px so
 <li><b>{{ item.title }}</b>{% if item.knob %} <code>{{ setting(item) }}</code>{% endif %}
 {% for text in (item.why, item.cost, item.note) if text %}<br><span class="dim">{{ text }}</span>{% endfor %}
 {% if item.command and item.kind not in ('flag', 'env') %}<pre>{{ item.command }}</pre>{% endif %}</li>{% endfor %}</ol>{% endif %}
-{% if v.command %}<pre>{{ v.command }}</pre>{% endif %}
+{% if v.command %}<pre>{{ v.command }}</pre>{% if v.changes %}<p class="dim">{{ h.changed }}: {% for change in v.changes %}<code>{{ change }}</code> {% endfor %}</p>{% endif %}{% endif %}
 {% if v.why %}<h2>{{ h.why }}</h2><p>{{ v.why }}</p>{% endif %}
 {% if v.not_cause %}<h2>{{ h.not }}</h2><ul>{% for row in v.not_cause %}<li><code class="where">{{ row.where }}</code> <code>{{ row.text[:160] }}</code> <span class="dim">{{ row.note }}</span></li>{% endfor %}</ul>{% endif %}
 {% if v.timeline %}<h2>{{ h.time }}</h2><ul>{% for row in v.timeline %}<li><code class="where">{{ row.where or '-' }}</code> {{ row.text }}{% if row.note %} <span class="dim">({{ row.note }})</span>{% endif %}</li>{% endfor %}</ul>{% endif %}

@@ -33,6 +33,8 @@ def render_markdown(report: Report, lang: Lang, *, all_lives: bool = False) -> s
         rows.append("")
     if shown.command:
         rows += ["```sh", shown.command.replace("```", "'''"), "```", ""]
+        if shown.changes:
+            rows += [f"{HEADINGS['changed'].pick(lang)}: {', '.join(_code(change) for change in shown.changes)}", ""]
     if shown.not_cause:
         rows.append(f"### {HEADINGS['not'].pick(lang)}")
         rows += [f"- {_code(row.where)} {_code(row.text[:160])}: {_plain(row.note)}" for row in shown.not_cause]

@@ -135,7 +135,13 @@ def _remedies(page: _Page, shown: View, lang: Lang) -> None:
         page.block("", MORE.fill(count=rest, command=shown.more).pick(lang), indent + 3, style="dim")
     if shown.command:
         page.blank()
-        page.block("", Text(shown.command, style="bold green"), indent)
+        command = Text(shown.command, style="green")
+        for change in shown.changes:
+            # `+ --flag value` or `--flag: old -> new`: the flag in its new form stands in the command.
+            command.highlight_words([change.removeprefix("+ ").partition(":")[0]], "bold reverse")
+        page.block("", command, indent)
+        if shown.changes:
+            page.block("", f"{HEADINGS['changed'].pick(lang)}: {'; '.join(shown.changes)}", indent, style="dim")
     if shown.remedies:
         page.blank()
 
