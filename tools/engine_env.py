@@ -225,10 +225,11 @@ def copy_dist_info(site: Path, version: str) -> None:
 
 
 def check_consistency(python: Path, log: Path) -> None:
-    """`pip check`, minus the requirements that were left out on purpose; anything else is an error."""
+    """`pip check`, minus what is so on purpose: requirements left out, and a torch that says +cpu where CUDA's is used."""
     done = subprocess.run([str(python), "-m", "pip", "check"], capture_output=True, text=True, timeout=300, check=False)
     lines = [line for line in done.stdout.splitlines() if line.strip() and "No broken requirements" not in line]
-    unexpected = [line for line in lines if not any(f"requires {name}" in line for name in NOT_NEEDED)]
+    meant = [*(f"requires {name}" for name in NOT_NEEDED), "has requirement torch=="]
+    unexpected = [line for line in lines if not any(part in line for part in meant)]
     with log.open("a", encoding="utf-8") as file:
         file.write(f"--- pip check\n{done.stdout}\n")
     if unexpected:

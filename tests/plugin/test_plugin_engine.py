@@ -145,19 +145,18 @@ class TestWithPatience:
         before = patient.beacon()
         patient.stall("compute", 16.0, steps=2)
         call = patient.in_background(lambda: patient.complete_batch(PROMPTS, max_tokens=STEPS))
-        wait_for_state(patient, BeaconState.UNHEALTHY, 15.0)
-        reading = patient.beacon()
-        assert reading.stepping
-        assert reading.step_age_s(time.monotonic_ns()) > 4.0
-        assert reading.extensions >= 1
+        deadline_s = time.monotonic() + 60.0
+        while not (reading := patient.beacon()).stepping or reading.step_age_s(time.monotonic_ns()) < 11.0:
+            assert time.monotonic() < deadline_s, "no step became older than vLLM's limit"
+            time.sleep(0.05)
+        assert reading.step_sequences >= 1
+        assert reading.limit_s >= 5.0
         page = patient.metrics()
-        assert re.search(r'lifesign_engine_state\{engine_pid="\d+",state="unhealthy"\} 1\.0', page)
-        assert re.search(r'lifesign_step_age_seconds\{engine_pid="\d+"\} ([4-9]|1\d)', page)
+        assert re.search(r'lifesign_step_age_seconds\{engine_pid="\d+"\} 1[1-9]', page)
+        assert re.search(r'lifesign_engine_state\{engine_pid="\d+",state="dead"\} 0\.0', page)
         assert call.wait(120.0) == answers["patient"]
         after = patient.beacon()
         assert after.steps_done >= before.steps_done + STEPS
-        assert patient.lines("UNHEALTHY")
-        assert patient.lines("HEALTHY again")
         assert not patient.lines("lifesign: DEAD")
         assert patient.process.poll() is None
 
@@ -197,14 +196,17 @@ class TestWithPatience:
         assert_dead_and_clean(patient, 40.0)
 
 
-class TestTwoRanks:
-    @pytest.fixture(scope="class")
-    def pair(self) -> Iterator[StallingServer]:
-        """Two tensor-parallel ranks, patience by naming the executor class alone."""
-        args = (*SMALL, "--tensor-parallel-size", "2", "--distributed-executor-backend", CLASS)
-        with StallingServer(args=args, env=SHORT_LIMIT) as server:
-            yield server
+@pytest.fixture(scope="class")
+def pair() -> Iterator[StallingServer]:
+    """Two tensor-parallel ranks, patience by naming the executor class alone."""
+    args = (*SMALL, "--tensor-parallel-size", "2", "--distributed-executor-backend", CLASS)
+    # vLLM binds each rank to a memory node of its own, and a small machine has one.
+    unbound = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+    with StallingServer(args=args, env={**SHORT_LIMIT, **unbound}) as server:
+        yield server
 
+
+class TestTwoRanks:
     def test_a_slow_rank_is_waited_for(self, pair: StallingServer) -> None:
         undisturbed = pair.complete("hello", max_tokens=STEPS)
         assert undisturbed.complete
@@ -219,21 +221,22 @@ class TestTwoRanks:
         pair.stall("spin", 300.0, steps=2, rank=1)
         began_s = time.monotonic()
         call = pair.in_background(lambda: pair.complete("hello", max_tokens=STEPS))
-        pair.wait_for_log("lifesign: DEAD", 60.0)
-        assert 14.0 <= time.monotonic() - began_s <= 40.0
+        pair.wait_for_log("lifesign: DEAD", 90.0)
+        assert time.monotonic() - began_s >= 14.0
         dead = pair.lines("lifesign: DEAD")[0]
         assert re.search(r"worker 1 \(pid \d+\): spinning", dead)
         assert call.wait(60.0).status == 500
         assert_dead_and_clean(pair, 40.0)
 
 
-class TestAnOlderRelease:
-    @pytest.fixture(scope="class")
-    def older(self) -> Iterator[StallingServer]:
-        """0.27.1 with patience."""
-        with StallingServer(args=SMALL, env={**SHORT_LIMIT, **PATIENT}, version="0.27.1") as server:
-            yield server
+@pytest.fixture(scope="class")
+def older() -> Iterator[StallingServer]:
+    """0.27.1 with patience."""
+    with StallingServer(args=SMALL, env={**SHORT_LIMIT, **PATIENT}, version="0.27.1") as server:
+        yield server
 
+
+class TestAnOlderRelease:
     def test_a_slow_step_is_survived(self, older: StallingServer) -> None:
         undisturbed = older.complete("hello", max_tokens=STEPS)
         assert undisturbed.complete
@@ -243,15 +246,32 @@ class TestAnOlderRelease:
         assert answer.seconds >= 13.0
         assert answer.text == undisturbed.text
         assert older.lines("waits for 1 worker(s) are patient")
+        assert older.lines("lifesign: UNHEALTHY"), "a step of one sequence has a limit of some seconds"
+        assert older.lines("lifesign: HEALTHY again")
         assert not older.lines("left as it is")
 
     def test_a_livelock_is_dead(self, older: StallingServer) -> None:
         older.stall("spin", 300.0, steps=2)
         call = older.in_background(lambda: older.complete("hello", max_tokens=STEPS))
-        older.wait_for_log("lifesign: DEAD", 60.0)
+        older.wait_for_log("lifesign: DEAD", 90.0)
         assert "spinning" in older.lines("lifesign: DEAD")[0]
         assert call.wait(60.0).status == 500
         assert_dead_and_clean(older, 40.0)
+
+
+@pytest.mark.long
+def test_the_other_shape_of_the_executor() -> None:
+    """0.19.1: other futures, and a first step that compiles for 10 to 20 s. Needs `engine_env.py build 0.19.1 --large-torch`."""
+    args = (*SMALL, "--distributed-executor-backend", "mp")
+    with StallingServer(args=args, env={**SHORT_LIMIT, **PATIENT}, version="0.19.1") as server:
+        undisturbed = server.complete("hello", max_tokens=STEPS, timeout_s=300.0)
+        assert undisturbed.complete, server.log_tail()
+        server.stall("compute", 16.0)
+        answer = server.complete("hello", max_tokens=STEPS)
+        assert answer.complete, server.log_tail()
+        assert answer.text == undisturbed.text
+        assert server.lines("patient (pairs futures)")
+        assert not server.lines("lifesign: DEAD")
 
 
 @pytest.mark.long
