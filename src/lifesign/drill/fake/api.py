@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, cast
 
 from lifesign.drill.fake import chains
 from lifesign.drill.fake.core import SEGFAULT_TEXT
@@ -58,8 +58,7 @@ class Server:
         name_process("VLLM::APIServer")
         self._say_hello()
         try:
-            listening = ThreadingHTTPServer(("127.0.0.1", self.settings.port), _handler(self), bind_and_activate=False)
-            listening.daemon_threads = True
+            listening = _Http(self)
             listening.server_bind()
         except OSError as error:
             self.log.plain(f"OSError: [Errno {error.errno}] Address already in use")
@@ -213,105 +212,115 @@ class Server:
         self.log.access(f"Finished server process [{os.getpid()}]")
 
 
-def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
-    """A request handler class bound to one server."""
+class _Http(ThreadingHTTPServer):
+    """The listening socket; knows whose it is."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    daemon_threads = True
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Silence the standard library's own access log; `_answer` writes vLLM's."""
+    def __init__(self, owner: Server) -> None:
+        self.owner = owner
+        super().__init__(("127.0.0.1", owner.settings.port), _Handler, bind_and_activate=False)
 
-        def _answer(self, code: int, body: bytes, kind: str = "application/json") -> None:
-            reason = {
-                200: "OK",
-                404: "Not Found",
-                400: "Bad Request",
-                500: "Internal Server Error",
-                503: "Service Unavailable",
-            }[code]
-            host, port = self.client_address[:2]
-            server.log.access(f'{host}:{port} - "{self.command} {self.path[:80]} HTTP/1.1" {code} {reason}')
-            self.send_response(code)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
 
-        def do_GET(self) -> None:
-            if self.path == "/health":
-                self._answer(503 if server.errored else 200, b"")
-            elif self.path == "/metrics":
-                lines = (
-                    f"vllm:num_requests_running {len(server.open)}",
-                    f"vllm:generation_tokens_total {server.tokens}",
-                )
-                self._answer(200, "\n".join((*lines, "")).encode(), "text/plain; version=0.0.4")
-            elif self.path == "/v1/models":
-                self._answer(
-                    200,
-                    json.dumps({"object": "list", "data": [{"id": server.settings.model, "object": "model"}]}).encode(),
-                )
-            else:
-                self._answer(404, b'{"detail":"Not Found"}')
+class _Handler(BaseHTTPRequestHandler):
+    """One HTTP request."""
 
-        def do_POST(self) -> None:
-            size = int(self.headers.get("Content-Length") or 0)
-            raw = self.rfile.read(min(size, BODY_CAP_BYTES))
-            try:
-                body = json.loads(raw)
-            except ValueError:
-                self._answer(400, b'{"error":{"message":"JSON decode error","type":"Bad Request","code":400}}')
-                return
-            if self.path not in ("/v1/completions", "/v1/chat/completions") or not isinstance(body, dict):
-                self._answer(404, b'{"detail":"Not Found"}')
-            elif body.get("model", server.settings.model) != server.settings.model:
-                self._answer(
-                    404, b'{"error":{"message":"The model does not exist.","type":"NotFoundError","code":404}}'
-                )
-            elif body.get("stream"):
-                self._stream(body)
-            else:
-                self._complete(body)
+    protocol_version = "HTTP/1.1"
 
-        def _complete(self, body: dict[str, Any]) -> None:
-            name, outputs = server.submit(body)
-            text = ""
+    @property
+    def owner(self) -> Server:
+        """The fake API server that this request came to."""
+        return cast(_Http, self.server).owner
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Silence the standard library's own access log; `_answer` writes vLLM's."""
+
+    def _answer(self, code: int, body: bytes, kind: str = "application/json") -> None:
+        reason = {
+            200: "OK",
+            404: "Not Found",
+            400: "Bad Request",
+            500: "Internal Server Error",
+            503: "Service Unavailable",
+        }[code]
+        host, port = self.client_address[:2]
+        self.owner.log.access(f'{host}:{port} - "{self.command} {self.path[:80]} HTTP/1.1" {code} {reason}')
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        if self.path == "/health":
+            self._answer(503 if self.owner.errored else 200, b"")
+        elif self.path == "/metrics":
+            lines = (
+                f"vllm:num_requests_running {len(self.owner.open)}",
+                f"vllm:generation_tokens_total {self.owner.tokens}",
+            )
+            self._answer(200, "\n".join((*lines, "")).encode(), "text/plain; version=0.0.4")
+        elif self.path == "/v1/models":
+            self._answer(
+                200,
+                json.dumps({"object": "list", "data": [{"id": self.owner.settings.model, "object": "model"}]}).encode(),
+            )
+        else:
+            self._answer(404, b'{"detail":"Not Found"}')
+
+    def do_POST(self) -> None:
+        size = int(self.headers.get("Content-Length") or 0)
+        raw = self.rfile.read(min(size, BODY_CAP_BYTES))
+        try:
+            body = json.loads(raw)
+        except ValueError:
+            self._answer(400, b'{"error":{"message":"JSON decode error","type":"Bad Request","code":400}}')
+            return
+        if self.path not in ("/v1/completions", "/v1/chat/completions") or not isinstance(body, dict):
+            self._answer(404, b'{"detail":"Not Found"}')
+        elif body.get("model", self.owner.settings.model) != self.owner.settings.model:
+            self._answer(404, b'{"error":{"message":"The model does not exist.","type":"NotFoundError","code":404}}')
+        elif body.get("stream"):
+            self._stream(body)
+        else:
+            self._complete(body)
+
+    def _complete(self, body: dict[str, Any]) -> None:
+        name, outputs = self.owner.submit(body)
+        text = ""
+        while (message := outputs.get()) is not None:
+            text += str(message["text"])
+            if message["done"]:
+                break
+        self.owner.forget(name)
+        if message is None:
+            self._answer(500, json.dumps(DEAD_BODY).encode())
+            return
+        choice = {"index": 0, "text": text, "finish_reason": "length"}
+        self._answer(200, json.dumps({"id": name, "object": "text_completion", "choices": [choice]}).encode())
+
+    def _stream(self, body: dict[str, Any]) -> None:
+        name, outputs = self.owner.submit(body)
+        host, port = self.client_address[:2]
+        self.owner.log.access(f'{host}:{port} - "POST {self.path} HTTP/1.1" 200 OK')
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        try:
             while (message := outputs.get()) is not None:
-                text += str(message["text"])
+                event = {"id": name, "choices": [{"index": 0, "text": message["text"]}]}
+                self.wfile.write(b"data: " + json.dumps(event).encode() + b"\n\n")
                 if message["done"]:
                     break
-            server.forget(name)
-            if message is None:
-                self._answer(500, json.dumps(DEAD_BODY).encode())
-                return
-            choice = {"index": 0, "text": text, "finish_reason": "length"}
-            self._answer(200, json.dumps({"id": name, "object": "text_completion", "choices": [choice]}).encode())
-
-        def _stream(self, body: dict[str, Any]) -> None:
-            name, outputs = server.submit(body)
-            host, port = self.client_address[:2]
-            server.log.access(f'{host}:{port} - "POST {self.path} HTTP/1.1" 200 OK')
-            self.send_response(200)
-            self.send_header("Content-Type", "text/event-stream")
-            self.send_header("Connection", "close")
-            self.end_headers()
-            try:
-                while (message := outputs.get()) is not None:
-                    event = {"id": name, "choices": [{"index": 0, "text": message["text"]}]}
-                    self.wfile.write(b"data: " + json.dumps(event).encode() + b"\n\n")
-                    if message["done"]:
-                        break
-                else:
-                    self.wfile.write(b"data: " + json.dumps(DEAD_BODY).encode() + b"\n\n")
-                self.wfile.write(b"data: [DONE]\n\n")
-            except OSError:
-                pass  # the client went away
-            finally:
-                server.forget(name)
-                self.close_connection = True
-
-    return Handler
+            else:
+                self.wfile.write(b"data: " + json.dumps(DEAD_BODY).encode() + b"\n\n")
+            self.wfile.write(b"data: [DONE]\n\n")
+        except OSError:
+            pass  # the client went away
+        finally:
+            self.owner.forget(name)
+            self.close_connection = True
 
 
 def main(settings: Settings) -> int:
