@@ -26,6 +26,18 @@ _UNITS_GIB = {
     "GB": 1.0,
     "TiB": 1024.0,
 }
+UNIFIED_DEVICES = (
+    "gfx1151",
+    "gfx1150",
+    "Strix Halo",
+    "NVIDIA GB10",
+    "DGX Spark",
+    "dgx-spark",
+    "Jetson",
+    "NVIDIA Thor",
+    "sm_121",
+)
+"""Names of machines whose GPU has no memory of its own (a GH200 has: its GPU memory is separate)."""
 _SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?) ?([KMGT]?i?B)\b")
 
 
@@ -40,6 +52,14 @@ def gib(text: str) -> float | None:
     if match is None:
         return None
     return float(match[1]) * _UNITS_GIB.get(match[2], 0.0)
+
+
+def ascend_code(*codes: str) -> str:
+    """A pattern for an Ascend error number said to be one (`error code is 507035`, `runtime result = 507014`).
+
+    The bare digits also stand in time stamps, ids and counts of cache blocks.
+    """
+    return rf"(?i)(?:code|result|err\w{{0,8}}|\bret\w{{0,6}})\W{{1,4}}(?:is )?(?:{'|'.join(codes)})(?!\d)"
 
 
 def cite(finding: Finding, *parts: str) -> Finding:

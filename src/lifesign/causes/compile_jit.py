@@ -149,13 +149,16 @@ SIGNATURES = (
         "host-linker-libcuda",
         any=(
             "cannot find -lcuda",
-            "cannot find -l:libcuda",
+            "cannot find -l:libcuda.so",
             "libcuda.so cannot found",
             "libcuda.so cannot be found",
             "cannot find -lamdhip64",
             "cannot find -lze_loader",
         ),
+        none=("-lcudart", "-lcudadevrt", "-l:libcudart"),
     ),
+    # Libraries of the CUDA toolkit, not of the driver.
+    Signature("jit-build", any=("cannot find -lcudart", "cannot find -lcudadevrt"), when=reading.is_loud),
     Signature(
         "flashinfer-build",
         any=(
@@ -188,8 +191,8 @@ SIGNATURES = (
             "NVRTC_ERROR",
             "DSLRuntimeError",
             "DSLCudaRuntimeError",
-            "hiprtc",
             "HIPRTC_ERROR",
+            "hiprtcCompileProgram",
         ),
         none=DEVICE_TEXTS,
         when=reading.is_loud,

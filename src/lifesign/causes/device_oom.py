@@ -90,8 +90,6 @@ KV_FRAMES = (
     ":init_memory_pool",
 )
 WAKE_FRAMES = ("cumem.py", "xpumem.py", ":wake_up", ":resume_memory_occupation")
-UNIFIED_DEVICES = ("gfx1151", "gfx1150", "Strix Halo", "NVIDIA GB10", "DGX Spark", "Jetson", "NVIDIA Thor")
-"""Names of machines whose GPU has no memory of its own."""
 ENCODER_FRAMES = (
     ":_execute_mm_encoder",
     ":embed_multimodal",
@@ -242,7 +240,6 @@ _TOTAL_OLD = re.compile(
 )
 """The wording of torch before 2.2, still that of torch_npu."""
 _OWN = re.compile(r"this process has (\d{1,6}(?:\.\d{1,3})? [KMGT]?i?B) memory in use")
-_REQUESTS = re.compile(r"with (\d{1,6}) dummy requests")
 _DISPLAY_GIB, _DISPLAY_SHARE, _NEIGHBOUR_SHARE, _ABSURD_GIB = 1.5, 0.08, 0.1, 150.0
 
 
@@ -269,7 +266,7 @@ def _refine(finding: Finding, life: Life) -> Finding:
         and not _has_slept(finding.event, life)
     ):
         finding.subtype = "weights-load" if finding.event.phase is Phase.LOAD else "kv-alloc"
-    if finding.subtype == "kv-alloc" and reading.seen(life, *UNIFIED_DEVICES) is not None:
+    if finding.subtype == "kv-alloc" and reading.seen(life, *reading.UNIFIED_DEVICES) is not None:
         # Measured room that isn't there: on these machines free memory is misread.
         finding.subtype, finding.certainty = "unified-memory", "supported"
     source = reading.told_by(finding.event, life, *OOM_TEXTS)

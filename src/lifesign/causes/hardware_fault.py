@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 
+from lifesign.causes._reading import explain
 from lifesign.causes.model import DECISIVE, SYMPTOM, TRACE, Cause, Finding, Signature, Subtype
-from lifesign.facts.model import Life
+from lifesign.facts.model import Event, Life
 from lifesign.remedies.model import Remedy
 from lifesign.text import T
 
@@ -19,9 +20,11 @@ BOARD_XIDS = frozenset({74, 79, 109, 110, 119, 120, 136, 137, 143, 144, 145, 149
 """Link, bus or firmware: NVLink error, fallen off the bus, GSP time-out, recovery needed."""
 PROOF_XIDS = frozenset({48, 74, 79, 94, 95, 119, 120})
 """Faults of the card that explain any device error around them."""
-SOFT_XIDS = frozenset({13, 31, 32, 43, 45, 61, 62, 68, 69, 121})
+SOFT_XIDS = frozenset({13, 31, 32, 43, 45, 68, 69})
 """Mostly raised by the program (exception in a kernel, page fault, channel reset) or by the driver's clean-up."""
 _DRIVER_FRAMES = ("uvm_spin_loop", "uvm_tracker_wait", "uvm_thread_context_wait")
+_DRIVER_WORDS = ("nvidia", "nv_queue", "uvm_", "_nv0", "amdgpu", "i915", " xe ")
+_OURS = re.compile(r"(?i)vllm|enginecor|python|pt_main|ray::")
 
 GPU_STATE = Remedy(
     "gpu-state",
@@ -126,6 +129,24 @@ SUBTYPES = {
 }
 
 
+_UNKNOWN_XID = T(
+    "{what}. It is neither one of the numbers that mean a broken card nor one that programs usually cause; look it up.",
+    "{what}。它既不属于说明显卡损坏的编号，也不属于通常由程序引起的编号；请查表确认。",
+)
+
+
+def _in_driver(event: Event, life: Life) -> bool:
+    """Whether a blocked process of ours (or a thread of the driver) stands in the GPU driver, by the kernel's call trace.
+
+    A process that waits for a network disk is reported with the same words, while a model is being loaded above all.
+    """
+    near = [event, *life.events[event.index + 1 : event.index + 40]]
+    text = "\n".join(other.text[:500].lower() for other in near if other.kind in ("kernel", "plain"))
+    if not any(word in text for word in _DRIVER_WORDS):
+        return False
+    return _OURS.search(event.text[:500]) is not None or any(word in event.text.lower() for word in _DRIVER_WORDS)
+
+
 def xid_of(text: str) -> int | None:
     """The number in `NVRM: Xid (PCI:0000:9b:00): 79, pid=...`, or None."""
     match = re.search(r"Xid \([^)]{1,60}\): (\d{1,3})", text[:4000])
@@ -152,6 +173,8 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
         finding.role = "context"
         finding.strength = TRACE
         finding.certainty = "possible"
+        if number not in SOFT_XIDS:
+            explain(finding, _UNKNOWN_XID.fill(**finding.values))
     return finding
 
 
@@ -192,8 +215,8 @@ CAUSE = Cause(
         Signature(
             "driver-hang",
             any=("soft lockup", "blocked for more than"),
-            regex=r"(?i)vllm|nvidia|nv_queue|enginecor|python|pt_main",
             kinds=("kernel", "plain"),
+            when=_in_driver,
             strength=SYMPTOM,
             certainty="supported",
         ),

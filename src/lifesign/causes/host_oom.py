@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import re
 
-from lifesign.causes._reading import explain
+from lifesign.causes._reading import UNIFIED_DEVICES, explain
 from lifesign.causes.model import SYMPTOM, TRACE, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life, Phase
 from lifesign.remedies import library as lib
 from lifesign.remedies.model import Form, Remedy
 from lifesign.text import T
 
-_UNIFIED = ("GB10", "DGX Spark", "dgx-spark", "spark-", "Jetson", "Thor", "Strix", "GH200", "gfx1151", "sm_121")
 _VICTIM = re.compile(
     r"(?i)vllm|sglang|python|pt_main|ray|worker|engine|torch|uvicorn|api_server|cicc|nvcc|ptxas|cc1plus|ninja"
 )
@@ -195,7 +194,7 @@ def _victim_nearby(event: Event, life: Life) -> str:
 
 def _unified(life: Life) -> bool:
     """Whether the machine's GPU has no memory of its own."""
-    return life.mentions(*_UNIFIED) is not None
+    return life.mentions(*UNIFIED_DEVICES) is not None
 
 
 def _fill(finding: Finding, life: Life) -> Finding | None:

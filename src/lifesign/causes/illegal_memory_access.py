@@ -149,10 +149,14 @@ SIGNATURES = (
             "exception of aivec",
         ),
         none=("507014",),
+        when=reading.is_loud,
     ),
-    # The bare number also turns up in time stamps: only as a code of its own.
     Signature(
-        "npu-aicore", any=("507015", "507018", "507035"), none=("507014",), regex=r"(?<![\d.])5070(?:15|18|35)(?!\d)"
+        "npu-aicore",
+        any=("507015", "507018", "507035"),
+        none=("507014",),
+        regex=reading.ascend_code("507015", "507018", "507035"),
+        when=reading.is_loud,
     ),
     # CUDA, by what the text names.
     Signature(

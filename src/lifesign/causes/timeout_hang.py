@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from lifesign.causes._reading import explain, with_value
+from lifesign.causes._reading import ascend_code, explain, is_loud, with_value
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life, Phase
 from lifesign.remedies import library as lib
@@ -412,14 +412,19 @@ CAUSE = Cause(
         Signature(
             "npu-aicore-timeout",
             any=(
-                "507014",
                 "aicore execution times out",
                 "AI Core execution times out",
                 "[aicore timeout]",
                 "Vector core execution timed out",
                 "reason=vector core timeout",
-                "runtime result = 507034",
             ),
+            when=is_loud,
+        ),
+        Signature(
+            "npu-aicore-timeout",
+            any=("507014", "507034"),
+            regex=ascend_code("507014", "507034"),
+            when=is_loud,
         ),
         Signature("engine-iteration", any=_ITERATION, strength=SYMPTOM, certainty="supported"),
         Signature(

@@ -29,7 +29,6 @@ IMAGE_TEXTS = (
 )
 KERNEL_FRAMES = ("cutlass", "_custom_ops.py", "scaled_mm", "flashinfer", "flash_attn", "marlin", "machete", "trtllm")
 KERNEL_TEXTS = (
-    "FlashAttention only supports Ampere GPUs or newer",
     "FlashAttention only supports",
     "Not implemented or built, mostly likely because the current current device does not support this kernel",
     "Failed to initialize cutlass TMA WS",
@@ -42,7 +41,7 @@ KERNEL_TEXTS = (
     "no available kernel",
     "No kernel found for",
 )
-_CAPABILITY = r"(?:requires?|[Rr]equired|only supported on|only supports?|not supported (?:on|for|by)).{0,60}(?:compute capability|[Ss][Mm]_?\d{2,3}|Hopper|Blackwell|Ampere|Ada)"
+_CAPABILITY = r"(?:requires?|[Rr]equired|only supported on|only supports?|not supported (?:on|for|by)).{0,60}(?:compute capability|[Ss][Mm]_?\d{2,3}|Hopper|Blackwell|Ampere|Ada\b)"
 
 SIGNATURES = (
     Signature("no-kernel-image", any=IMAGE_TEXTS, when=reading.is_loud),
@@ -96,7 +95,7 @@ SIGNATURES = (
             "does not has any binary",
         ),
     ),
-    Signature("npu-op-missing", any=("561103",), regex=r"(?<![\d.])561103(?!\d)", when=reading.is_loud),
+    Signature("npu-op-missing", any=("561103",), regex=reading.ascend_code("561103"), when=reading.is_loud),
     Signature(
         "npu-op-missing",
         any=("The Inner error is reported as above",),
