@@ -20,7 +20,10 @@ from typing import Any
 
 import pytest
 
+from lifesign.drill import vocabulary
+from lifesign.drill.inject import encode
 from lifesign.guard import procs
+from lifesign.vllm_plugin.shim import shimmed_environment
 
 from .. import engine_support
 from .harness import GuardRun, guard, private_tmps, wait_until
@@ -71,11 +74,19 @@ ENVIRONMENT = {
 
 
 @contextmanager
-def real(folder: Path, engine: Engine, *options: str, command: list[str] | None = None) -> Iterator[GuardRun]:
+def real(
+    folder: Path, engine: Engine, *options: str, command: list[str] | None = None, more: dict[str, str] | None = None
+) -> Iterator[GuardRun]:
     with engine_support.one_engine_at_a_time():
         before = set(os.listdir("/dev/shm"))
         tmps = private_tmps()
-        with guard(folder, *options, engine=command or engine.command(), env=ENVIRONMENT, http="127.0.0.1:0") as run:
+        with guard(
+            folder,
+            *options,
+            engine=command or engine.command(),
+            env={**ENVIRONMENT, **(more or {})},
+            http="127.0.0.1:0",
+        ) as run:
             yield run
         assert run.marked() == []
         ours = {name for name in set(os.listdir("/dev/shm")) - before if name.startswith(("psm_", "vllm"))}
@@ -187,3 +198,33 @@ def test_a_stop_during_the_start_is_obeyed(tmp_path: Path, after_s: int) -> None
         assert code != 2
         assert run.incidents() == []
         assert "died" not in run.said
+
+
+@pytest.mark.parametrize(
+    ("fault_name", "cause", "within_s"),
+    [("oom-serving", "device-oom", 30.0), ("livelock", "timeout-hang", 90.0)],
+)
+def test_faults_inside_a_worker(tmp_path: Path, fault_name: str, cause: str, within_s: float) -> None:
+    """An exception of the forward pass, and a loop that never ends: vLLM alone would wait 300 s for the second."""
+    fault = vocabulary.find(fault_name)
+    assert fault.hook is not None
+    armed = tmp_path / "armed"
+    spec = encode(fault.hook, armed_by=armed, fired=tmp_path / "fired")
+    engine = Engine()
+    more = {**shimmed_environment(os.environ, tmp_path / "shim"), "LIFESIGN_FAULT": spec}
+    with real(tmp_path, engine, "--max-restarts", "0", more=more) as run:
+        serving(run, 1)
+        for _ in range(12):
+            assert engine.ask()
+        armed.touch()
+        engine.ask_in_background(100)
+        wait_until(lambda: (tmp_path / "fired").exists(), "the fault", 30)
+        at = time.monotonic()
+        assert run.wait(within_s + 60) != 0
+        print(f"{fault_name}: {time.monotonic() - at:.1f} s from the fault to the end of guard")
+        (incident,) = run.incidents()
+        assert incident["cause"]["cause"] == cause
+        assert incident["decision"]["rule"] == "max-restarts"
+        if cause == "timeout-hang":
+            stacks = "".join(path.read_text() for path in incident["folder"].glob("captures/*/stacks/Worker*.txt"))
+            assert "execute_model" in stacks, "the stack of the worker that hangs"

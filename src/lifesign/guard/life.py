@@ -166,13 +166,17 @@ class Life:
             member for member in self.members.values() if member.ended_s is not None and member.role in ENGINE_ROLES
         ]
 
-    def note_shm(self) -> None:
-        """Remember the segments of /dev/shm that members have mapped, so that we can tell ours when they are gone."""
+    def note_shm(self, *, again: bool = False) -> None:
+        """Remember the segments of /dev/shm that members have mapped, so that we can tell ours when they are gone.
+
+        Without a change in /dev/shm since the last look nothing is read, unless `again`: a segment may have been there
+        before its second user.
+        """
         try:
             listing = frozenset(os.listdir("/dev/shm"))
         except OSError:
             return
-        if listing == self._shm_listing:
+        if listing == self._shm_listing and not again:
             return
         self._shm_listing = listing
         for member in self.alive():

@@ -185,7 +185,7 @@ class Session:
                 self._watch_exit(member.id)
         if now_s >= self._shm_at_s:
             self._shm_at_s = now_s + SHM_S
-            self.life.note_shm()
+            self.life.note_shm(again=self.start_s is None)
         if now_s >= self._stats_at_s and self._keeper is not None:
             self._stats_at_s = now_s + STATS_S
             self._keeper.send({"op": "stats"})
@@ -239,6 +239,7 @@ class Session:
     def begin_ending(self, reason: Literal["stop", "exited", "lost", "hang"]) -> None:
         """From here on the life is being ended."""
         context = self.context
+        self.life.note_shm(again=True)
         self.ending = Ending(reason, context.clock())
         if reason == "stop":
             assert context.stop_signal is not None
@@ -267,6 +268,7 @@ class Session:
             return
         context = self.context
         self.start_s = context.clock() - self._spawned_s
+        self.life.note_shm(again=True)
         self.life.details["start_s"] = round(self.start_s, 3)
         self.life.changed = True
         context.board.metrics.start_s.set(self.start_s)
