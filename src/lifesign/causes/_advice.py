@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lifesign.remedies.model import Form, Remedy
 from lifesign.text import T
 
@@ -304,6 +306,7 @@ HALF_PRECISION = Remedy(
         "计算能力低于 8.0 的卡没有 bfloat16，低于 8.9 的没有 FP8。",
     ),
     forms=(Form("--dtype", "half"),),
+    cost=T("some models overflow in float16", "部分模型用 float16 会溢出"),
 )
 NO_OFFLOAD = Remedy(
     slug="no-offload",
@@ -314,6 +317,10 @@ NO_OFFLOAD = Remedy(
         "去掉 --cpu-offload-gb：它依赖统一寻址和锁页内存。",
     ),
 )
+_FLASH_ATTN = (
+    Form("--attention-backend", "FLASH_ATTN", since="0.13.0"),
+    Form("VLLM_ATTENTION_BACKEND", "FLASH_ATTN", until="0.12.0"),
+)
 NOT_FLASHINFER_ATTENTION = Remedy(
     slug="not-flashinfer-attention",
     kind="flag",
@@ -322,21 +329,23 @@ NOT_FLASHINFER_ATTENTION = Remedy(
         "The kernels that could not be built are FlashInfer's attention; FlashAttention comes compiled.",
         "编译失败的是 FlashInfer 的注意力内核；FlashAttention 是预编译的。",
     ),
-    forms=(
-        Form("--attention-backend", "FLASH_ATTN", since="0.13.0"),
-        Form("VLLM_ATTENTION_BACKEND", "FLASH_ATTN", until="0.12.0"),
-    ),
+    forms=_FLASH_ATTN,
     cost=T("some KV cache types and GPUs need FlashInfer", "部分 KV cache 类型和 GPU 只能用 FlashInfer"),
     source="vLLM source: VLLM_ATTENTION_BACKEND is read to 0.12.0, the flag exists from 0.13.0",
 )
-NOT_TRITON_ATTENTION = Remedy(
+NOT_TRITON_ATTENTION = replace(
+    NOT_FLASHINFER_ATTENTION,
     slug="not-triton-attention",
-    kind="flag",
     title=T("an attention backend that isn't Triton's", "换用非 Triton 的注意力后端"),
     why=T("The kernel that doesn't fit is Triton's attention.", "放不下的正是 Triton 的注意力内核。"),
-    forms=(
-        Form("--attention-backend", "FLASH_ATTN", since="0.13.0"),
-        Form("VLLM_ATTENTION_BACKEND", "FLASH_ATTN", until="0.12.0"),
+    cost=T("some head sizes and GPUs need Triton's", "部分 head size 和 GPU 只能用 Triton 后端"),
+)
+UNPINNED_ATTENTION = replace(
+    NOT_FLASHINFER_ATTENTION,
+    slug="backend-without-pinned",
+    title=T(
+        "another attention backend: FlashInfer pins buffers for every batch",
+        "换注意力后端：FlashInfer 每批都要锁页缓冲区",
     ),
-    source="vLLM source: VLLM_ATTENTION_BACKEND is read to 0.12.0, the flag exists from 0.13.0",
+    why=T("FLASH_ATTN needs none of these buffers.", "FLASH_ATTN 不需要这些缓冲区。"),
 )

@@ -7,8 +7,10 @@ NCCL has no variable for a socket time-out.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lifesign.facts.model import Life
-from lifesign.remedies.library import comm
+from lifesign.remedies.library import comm, memory
 from lifesign.remedies.model import Form, Remedy
 from lifesign.text import T
 
@@ -186,8 +188,8 @@ STEP_TIMEOUT_NPU = Remedy(
     kind="env",
     title=T("let vLLM wait longer than HCCL does", "让 vLLM 等得比 HCCL 久"),
     why=T(
-        "vLLM gives up a step after 300 s, HCCL names the silent rank only after 1836 s; vllm-ascend sets 3000.",
-        "vLLM 每步只等 300 秒，HCCL 要到 1836 秒才会指出没有应答的 rank；vllm-ascend 设为 3000。",
+        "By default vLLM gives up a step after 300 s, and HCCL names the silent rank only after 1836 s; vllm-ascend sets 3000.",
+        "默认情况下，vLLM 每步只等 300 秒，HCCL 要到 1836 秒才会指出没有应答的 rank；vllm-ascend 设为 3000。",
     ),
     forms=(Form("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "3000", since="0.9.2"),),
     source="vllm-ascend#13233",
@@ -204,13 +206,10 @@ HCCL_310P = Remedy(
     ),
     command="npu-smi info -t topo; npu-smi info",
 )
-XPU_ONE_CARD = Remedy(
-    slug="xpu-one-card",
-    kind="flag",
+XPU_ONE_CARD = replace(
+    memory.SINGLE_DEVICE,
     title=T("prove it with one card", "用单卡验证"),
     why=T("If one card works, the communication is to blame.", "单卡能跑，问题就在通信。"),
-    forms=(Form("--tensor-parallel-size", "1"),),
-    cost=T("the model must fit on one card", "模型要放得进单卡"),
 )
 XPU_IMAGE = comm.OLDER_ONECCL
 CCL_VARIABLES = Remedy(
@@ -230,6 +229,7 @@ NO_FLASHINFER_AR = Remedy(
     title=T("turn FlashInfer's all-reduce off", "关掉 FlashInfer 的 all-reduce"),
     why=T("NCCL takes over; on by default from 0.29.", "由 NCCL 接手；0.29 起默认开启。"),
     forms=(Form("VLLM_ALLREDUCE_USE_FLASHINFER", "0"),),
+    cost=T("perhaps a little slower", "可能略慢"),
     source="vLLM environment variables",
 )
 NO_AR_FUSION = Remedy(
@@ -241,6 +241,7 @@ NO_AR_FUSION = Remedy(
         Form("--compilation-config", '{"pass_config": {"fuse_allreduce_rms": false}}', since="0.13.0"),
         Form("--compilation-config", '{"pass_config": {"enable_fi_allreduce_fusion": false}}', until="0.12.0"),
     ),
+    cost=T("perhaps a little slower", "可能略慢"),
     source="vLLM compilation configuration: pass_config",
 )
 IMEX = Remedy(

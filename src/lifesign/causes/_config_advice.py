@@ -157,11 +157,28 @@ DIVIDING_TP = Remedy(
 )
 PIPELINE = Remedy(
     slug="pipeline-parallel",
-    kind="flag",
-    title=T("use an odd number of GPUs by pipeline parallelism", "GPU 数不整除时用流水线并行"),
+    kind="check",
+    title=T(
+        "or use the same GPUs by pipeline parallelism (--pipeline-parallel-size)",
+        "或者用流水线并行（--pipeline-parallel-size）使用同样多的 GPU",
+    ),
     why=T("It splits by layers, not by heads.", "它按层切分，不按头切分。"),
-    forms=(Form("--pipeline-parallel-size", "3"),),
+    cost=T("higher latency of a single request", "单个请求延迟更高"),
 )
+
+
+def pipeline_for(heads: int, asked: int, line: int) -> Remedy:
+    """All `asked` GPUs, by as few pipeline stages as leave a tensor-parallel size that divides `heads`."""
+    stages = next(count for count in range(2, asked + 1) if asked % count == 0 and heads % (asked // count) == 0)
+    ranks = asked // stages
+    how = T(
+        f"{stages} x {ranks} = {asked} GPUs; {heads} / {ranks} = {heads // ranks}",
+        f"{stages} x {ranks} = {asked} 块 GPU；{heads} / {ranks} = {heads // ranks}",
+    )
+    flag = Form("--pipeline-parallel-size", "{value}", also=(("--tensor-parallel-size", str(ranks)),))
+    return reading.with_value(replace(PIPELINE, kind="flag", forms=(flag,)), str(stages), how, line)
+
+
 VISIBLE_DEVICES = host.VISIBLE_DEVICES
 MAX_LORA_RANK = loading.HIGHER_LORA_RANK
 MAMBA = Remedy(
@@ -199,6 +216,7 @@ KV_DTYPE_AUTO = Remedy(
     title=T("use the default type for the KV cache", "KV cache 使用默认类型"),
     why=T("FP8 and FP4 caches are supported by few back ends.", "FP8、FP4 的缓存只有少数后端支持。"),
     forms=(Form("--kv-cache-dtype", "auto"),),
+    cost=T("fewer tokens fit into the cache", "缓存能放的 token 变少"),
 )
 UNSET_VARIABLE = Remedy(
     slug="fix-variable",

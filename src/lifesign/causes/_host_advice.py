@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lifesign.causes._advice import UNPINNED_ATTENTION
 from lifesign.remedies.library import comm, host
 from lifesign.remedies.model import Form, Remedy
 from lifesign.text import T
@@ -143,6 +144,7 @@ FEWER_THREADS = Remedy(
     title=T("start fewer threads per process", "每个进程少开线程"),
     why=T("OpenMP and OpenBLAS take one thread per core otherwise.", "否则 OpenMP 和 OpenBLAS 会按核数开线程。"),
     forms=(Form("OMP_NUM_THREADS", "8"),),
+    cost=T("slower work on the CPU", "CPU 上的工作变慢"),
 )
 WSL_PINNED = Remedy(
     slug="wsl-pinned-memory",
@@ -168,20 +170,7 @@ MEMLOCK = Remedy(
     ),
     command="ulimit -l; docker run --ulimit memlock=-1 ...",
 )
-OTHER_BACKEND = Remedy(
-    slug="backend-without-pinned",
-    kind="flag",
-    title=T(
-        "another attention backend: FlashInfer pins buffers for every batch",
-        "换注意力后端：FlashInfer 每批都要锁页缓冲区",
-    ),
-    why=T("FLASH_ATTN needs none of these buffers.", "FLASH_ATTN 不需要这些缓冲区。"),
-    forms=(
-        Form("--attention-backend", "FLASH_ATTN", since="0.13.0"),
-        Form("VLLM_ATTENTION_BACKEND", "FLASH_ATTN", until="0.12.0"),
-    ),
-    source="vLLM knobs per release",
-)
+OTHER_BACKEND = UNPINNED_ATTENTION
 NATIVE_LINUX = Remedy(
     slug="native-linux",
     kind="check",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from lifesign.remedies.library import loading
+from dataclasses import replace
+
+from lifesign.remedies.library import collect, loading
 from lifesign.remedies.model import Form, Remedy
 from lifesign.text import T
 
@@ -147,15 +149,12 @@ TRANSFORMERS_FIVE = Remedy(
     source="vLLM error text of 0.24",
 )
 TRANSFORMERS_KNOWS_MODEL = loading.NEWER_TRANSFORMERS
-VLLM_NEWER = Remedy(
-    slug="upgrade-vllm",
-    kind="upgrade",
-    title=T("or upgrade vLLM to a newer vLLM release", "或者升级到更新的 vLLM"),
+VLLM_NEWER = replace(
+    collect.UPGRADE_VLLM,
     why=T(
         "Models, checkpoint layouts and library versions are supported from a certain release on.",
         "模型、检查点格式和依赖版本都是从某个版本起才支持的。",
     ),
-    command="pip install -U vllm",
 )
 MODEL_CARD = Remedy(
     slug="model-card",

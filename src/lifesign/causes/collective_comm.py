@@ -175,7 +175,7 @@ SUBTYPES = {
         ("vllm#4383", "vllm#18831"),
     ),
     "nccl-init": Subtype(
-        T("the ranks could not open their communication channel", "各 rank 之间的通信通道没建起来"),
+        T("The ranks could not open their communication channel", "各 rank 之间的通信通道没建起来"),
         T(
             "A communicator is opened while the workers start. One rank could not reach another: wrong network interface or address, a firewall, a hostname that resolves elsewhere, or an unusable network card.",
             "worker 启动时要建立通信器，有 rank 连不上别的 rank：选错网卡或地址、防火墙、主机名解析错，或网卡不可用。",
@@ -199,7 +199,7 @@ SUBTYPES = {
         (advice.ONE_GPU_PER_RANK, advice.NCCL_DEBUG, advice.NCCL_VERSIONS),
     ),
     "nccl-remote": Subtype(
-        T("another rank left the collective", "另一个 rank 退出了集合通信"),
+        T("Another rank left the collective", "另一个 rank 退出了集合通信"),
         T(
             "NCCL lost its peer. The peer's own log, earlier in time, holds the cause.",
             "NCCL 失去了对端。原因在那个 rank 更早的日志里。",
@@ -207,7 +207,7 @@ SUBTYPES = {
         (advice.OTHER_RANKS, advice.NCCL_DEBUG, advice.ALL_REDUCE_TEST),
     ),
     "nccl-timeout": Subtype(
-        T("a collective operation never finished", "一次集合通信一直没有完成"),
+        T("A collective operation never finished", "一次集合通信一直没有完成"),
         T(
             "One rank did not take part in the operation in time, so the watchdog ended the others. No rank printed an error before: it hung, or was still busy. With PCIe GPUs the usual reason is ACS or an IOMMU that breaks peer-to-peer copies.",
             "某个 rank 没有按时参加这次操作，watchdog 结束了其他 rank。之前没有任何报错，说明它卡住了或还在忙。PCIe 机器上常见的原因是 ACS 或 IOMMU 破坏了 P2P 拷贝。",
@@ -223,7 +223,7 @@ SUBTYPES = {
         ),
     ),
     "nccl-segfault": Subtype(
-        T("a segmentation fault inside NCCL", "NCCL 内部发生段错误"),
+        T("A segmentation fault inside NCCL", "NCCL 内部发生段错误"),
         T(
             "The process crashed in NCCL's own code (memory pool or proxy thread); its peers then report `Connection closed by peer`.",
             "进程在 NCCL 自己的代码（内存池或代理线程）里崩溃；其他 rank 随后报 `Connection closed by peer`。",
@@ -231,15 +231,15 @@ SUBTYPES = {
         (advice.NEWER_NCCL, advice.ALL_REDUCE_TEST, advice.CUMEM_OFF, advice.PRELOAD, advice.CORE_DUMP),
     ),
     "gloo-peer-lost": Subtype(
-        T("a rank lost its peer (gloo)", "某个 rank 的对端断开（gloo）"),
+        T("A rank lost its peer (gloo)", "某个 rank 的对端断开（gloo）"),
         T(
-            "gloo carries control messages between ranks. The connection broke because the process at the other end ended: look there for the cause.",
-            "gloo 传递各 rank 之间的控制消息。连接断开是因为对端进程先结束了，原因要到那边去找。",
+            "gloo carries control messages between ranks. The connection broke, nearly always because the process at the other end had ended: look there for the cause.",
+            "gloo 传递各 rank 之间的控制消息。连接断开几乎总是因为对端进程先结束了，原因要到那边去找。",
         ),
         (advice.OTHER_RANKS, advice.KERNEL_LOG, advice.GLOO_IFNAME),
     ),
     "gloo-dp-desync": Subtype(
-        T("the data-parallel ranks fell out of step", "数据并行的各 rank 步调不一致"),
+        T("The data-parallel ranks fell out of step", "数据并行的各 rank 步调不一致"),
         T(
             "Two ranks entered different collectives: one sent a message of another size than its peer expected. The configurations or versions of the ranks differ, or one skipped a step.",
             "两个 rank 进入了不同的集合操作，收发的消息大小不一样：各 rank 的配置或版本不同，或者有一个跳过了一步。",
@@ -247,7 +247,7 @@ SUBTYPES = {
         (advice.SAME_CONFIG, advice.OTHER_RANKS, advice.GLOO_IFNAME),
     ),
     "gloo-init": Subtype(
-        T("gloo could not connect the ranks", "gloo 没能把各 rank 连起来"),
+        T("Gloo could not connect the ranks", "gloo 没能把各 rank 连起来"),
         T(
             "gloo listens on the address that the host name resolves to. That address is not reachable, or the interface doesn't exist.",
             "gloo 监听主机名解析出来的地址；这个地址不可达，或者网卡不存在。",
@@ -264,10 +264,10 @@ SUBTYPES = {
         ("gpustack#2021",),
     ),
     "hccl-timeout": Subtype(
-        T("an NPU rank stopped answering the others (HCCL)", "有 NPU rank 不再应答（HCCL）"),
+        T("An NPU rank stopped answering the others (HCCL)", "有 NPU rank 不再应答（HCCL）"),
         T(
-            "The ranks that report are the survivors; the remote rank named in the link error is the silent one. HCCL's own limit (1836 s) is longer than vLLM's 300 s per step, so vLLM may give up first.",
-            "报错的是还活着的 rank；link 错误里写的 remote rank 才是没有应答的那个。HCCL 自己的时限（1836 秒）比 vLLM 每步 300 秒长，所以 vLLM 可能先放弃。",
+            "The ranks that report are the survivors; the remote rank named in the link error is the silent one. HCCL's own limit (1836 s by default) is longer than that of vLLM for a step (300 s by default), so vLLM may give up first.",
+            "报错的是还活着的 rank；link 错误里写的 remote rank 才是没有应答的那个。HCCL 自己的时限（默认 1836 秒）比 vLLM 的单步时限（默认 300 秒）长，所以 vLLM 可能先放弃。",
         ),
         (
             advice.OTHER_RANKS,
@@ -279,7 +279,7 @@ SUBTYPES = {
         ("vllm-ascend#13233",),
     ),
     "hccl-allreduce": Subtype(
-        T("the first all-reduce between the NPUs failed", "NPU 之间的第一次 all-reduce 失败"),
+        T("The first all-reduce between the NPUs failed", "NPU 之间的第一次 all-reduce 失败"),
         T(
             "HCCL opens its connections at the first collective, so the failure shows in a model's all-reduce; the reason is the network between the ranks.",
             "HCCL 在第一次集合通信时才真正建连，所以错误出现在模型的 all-reduce 里；真正的原因是各 rank 之间的网络。",
@@ -287,7 +287,7 @@ SUBTYPES = {
         (advice.HCCN_CHECK, advice.HCCL_IFNAME, advice.HCCL_CONNECT_TIMEOUT, advice.OTHER_RANKS),
     ),
     "oneccl": Subtype(
-        T("the XPU ranks failed in their communication (oneCCL)", "XPU 各 rank 的通信失败（oneCCL）"),
+        T("The XPU ranks failed in their communication (oneCCL)", "XPU 各 rank 的通信失败（oneCCL）"),
         T(
             "With one card the same model runs; with several, oneCCL or the driver loses the device. The text alone can't tell this from a broken device.",
             "单卡能跑同一个模型，多卡时 oneCCL 或驱动丢失设备。仅凭这行字分不清是通信还是设备本身的问题。",
@@ -314,7 +314,7 @@ SUBTYPES = {
         (advice.NO_SYMM_MEM, advice.NO_CUSTOM_ALL_REDUCE, advice.ALL_REDUCE_TEST),
     ),
     "deepep-nvshmem": Subtype(
-        T("the expert-parallel all-to-all (DeepEP/NVSHMEM) failed", "专家并行的 all-to-all（DeepEP/NVSHMEM）失败"),
+        T("The expert-parallel all-to-all (DeepEP/NVSHMEM) failed", "专家并行的 all-to-all（DeepEP/NVSHMEM）失败"),
         T(
             "DeepEP talks over NVSHMEM, which needs RDMA cards with GPU-initiated transfers (IBGDA) between nodes. A rank timed out or NVSHMEM could not start.",
             "DeepEP 通过 NVSHMEM 通信，跨节点要求支持 IBGDA 的 RDMA 网卡。某个 rank 超时，或 NVSHMEM 启动失败。",
@@ -326,7 +326,7 @@ SUBTYPES = {
 CAUSE = Cause(
     slug="collective-comm",
     code="B1",
-    title=T("communication between the ranks failed (NCCL and its kin)", "各 rank 之间的通信失败（NCCL 等）"),
+    title=T("Communication between the ranks failed (NCCL and its kin)", "各 rank 之间的通信失败（NCCL 等）"),
     summary=T(
         "The workers of one engine exchange tensors through NCCL, HCCL, oneCCL, gloo or vLLM's own all-reduce kernel, and that channel failed.",
         "同一个引擎的各个 worker 通过 NCCL、HCCL、oneCCL、gloo 或 vLLM 自带的 all-reduce 内核交换张量，这条通道出了问题。",

@@ -353,7 +353,7 @@ SUBTYPES = {
         T("torch.compile could not build a kernel", "torch.compile 生成的内核编译失败"),
         T(
             "Inductor wrote a Triton kernel that fits no configuration of this GPU, or failed while lowering the model. `out of resource` and `OutOfMemoryError` in this line mean the small on-chip memory, not the GPU's.",
-            "Inductor 生成的 Triton 内核不适合这块 GPU 的任何配置，或在降级模型时失败。这一行里的 out of resource、OutOfMemoryError 指片上小内存，不是显存。",
+            "Inductor 生成的 Triton 内核不适合这块 GPU 的任何配置，或在把模型转换成内核（lowering）时失败。这一行里的 out of resource、OutOfMemoryError 指芯片内部的小容量内存，不是显存。",
         ),
         (graphs.EAGER, graphs.CLEAR_COMPILE_CACHE, advice.OTHER_TORCH, collect.UPGRADE_VLLM),
         ("vllm#31940",),

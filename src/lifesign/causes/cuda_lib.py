@@ -99,8 +99,8 @@ def refine(finding: Finding, life: Life) -> Finding | None:
     if any(part in text for part in ("ALLOC_FAILED", "memory_error")):
         finding.remedies = (memory.LOWER_UTILISATION, memory.FREE_DEVICE, *LIBRARY_PATH)
         note = T(
-            "ALLOC_FAILED: the library found no memory for its own workspace; the card is nearly full.",
-            "ALLOC_FAILED：库没有显存放自己的工作区，显存几乎已满。",
+            "ALLOC_FAILED: the library found no memory for its own workspace, so the card was probably nearly full.",
+            "ALLOC_FAILED：库没有显存放自己的工作区，多半是显存几乎已满。",
         )
         return reading.explain(finding, SUBTYPES[finding.subtype].why, note)
     if "NOT_INITIALIZED" in text or "cublasCreate" in text or "cudnnCreate" in text:

@@ -6,6 +6,8 @@ about who they are. NCCL's `invalid usage` is the typical disguise of two ranks 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lifesign.causes import _reading as reading
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life
@@ -47,10 +49,8 @@ LONGER_PLACEMENT = Remedy(
     ),
     command="ray list placement-groups; ray list actors --filter state=ALIVE",
 )
-OWN_GPU = Remedy(
-    slug="own-gpu-per-rank",
-    kind="check",
-    title=T("give each rank its own GPU", "让每个 rank 使用自己的 GPU"),
+OWN_GPU = replace(
+    comm.ONE_RANK_PER_DEVICE,
     why=T(
         "Count: data-parallel size x tensor-parallel size GPUs are needed, all listed in CUDA_VISIBLE_DEVICES. A launcher (accelerate, trl, SLURM) that sets the variable to one device per process puts all ranks on the same GPU.",
         "算一下：需要“数据并行数 × 张量并行数”块 GPU，并且都要列在 CUDA_VISIBLE_DEVICES 里。启动器（accelerate、trl、SLURM）若给每个进程只设一块，所有 rank 就会落在同一块 GPU 上。",
@@ -159,7 +159,7 @@ def _refine(finding: Finding, life: Life) -> Finding | None:
 
 SUBTYPES = {
     "ray-placement": Subtype(
-        T("ray could not place the workers on the cluster's GPUs", "ray 无法把 worker 放到集群的 GPU 上"),
+        T("Ray could not place the workers on the cluster's GPUs", "ray 无法把 worker 放到集群的 GPU 上"),
         T(
             "The cluster has fewer free GPUs, or in other places, than the parallel sizes ask for.",
             "集群里空闲的 GPU 不够，或者所在的节点不对，满足不了并行数的要求。",
@@ -168,7 +168,7 @@ SUBTYPES = {
     ),
     "dp-device-assignment": Subtype(
         T(
-            "several ranks were put on the same GPU, or on one that isn't there",
+            "Several ranks were put on the same GPU, or on one that isn't there",
             "多个 rank 被分到同一块 GPU，或分到不存在的 GPU",
         ),
         T(
@@ -178,7 +178,7 @@ SUBTYPES = {
         (OWN_GPU, RANK_VARIABLES, FEWER_LOCAL, SMALLER_DP),
     ),
     "dp-coordinator-timeout": Subtype(
-        T("the data-parallel coordinator did not start in time", "数据并行协调进程没有按时启动"),
+        T("The data-parallel coordinator did not start in time", "数据并行协调进程没有按时启动"),
         T(
             "The front end waits for the coordinator to report its addresses; the process was slow or failed.",
             "前端等待协调进程上报地址；该进程启动太慢或失败了。",
@@ -187,7 +187,7 @@ SUBTYPES = {
         ("vllm#37452", "vllm#43611"),
     ),
     "dp-multinode": Subtype(
-        T("the nodes of a data-parallel group don't fit together", "数据并行组的各节点不匹配"),
+        T("The nodes of a data-parallel group don't fit together", "数据并行组的各节点不匹配"),
         T(
             "A node reported an unexpected rank or a different configuration, or the master node is missing.",
             "有节点上报了意外的 rank 或不同的配置，或者主节点缺失。",
@@ -277,7 +277,7 @@ SIGNATURES = (
 CAUSE = Cause(
     slug="distributed-orchestration",
     code="B6",
-    title=T("ranks, nodes and GPUs were put together wrongly", "rank、节点与 GPU 的编排有误"),
+    title=T("Ranks, nodes and GPUs were put together wrongly", "rank、节点与 GPU 的编排有误"),
     summary=T(
         "Ray or the data-parallel launcher could not give every rank a place and a device of its own.",
         "ray 或数据并行启动器没能给每个 rank 分到位置和独立的设备。",

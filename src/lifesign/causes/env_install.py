@@ -135,7 +135,7 @@ SUBTYPES = {
         advice.DEVICE_TYPE,
     ),
     "driver-mismatch": Subtype(
-        T("the NVIDIA driver and the CUDA libraries don't fit together", "NVIDIA 驱动与 CUDA 库不匹配"),
+        T("The NVIDIA driver and the CUDA libraries don't fit together", "NVIDIA 驱动与 CUDA 库不匹配"),
         T(
             "The CUDA library in this environment (often a compat library in a container, or one left from before a driver update) can't work with the loaded kernel driver.",
             "当前环境的 libcuda（常见是容器里的 compat 库，或驱动升级后残留的旧库）不能配合已加载的内核驱动工作。",
@@ -143,7 +143,7 @@ SUBTYPES = {
         (advice.COMPAT_OUT, advice.DRIVER_VERSIONS, advice.REBOOT, advice.UNSET_LD_LIBRARY_PATH),
     ),
     "driver-too-old": Subtype(
-        T("the NVIDIA driver is too old for this CUDA build", "NVIDIA 驱动太旧，带不动这个 CUDA 版本"),
+        T("The NVIDIA driver is too old for this CUDA build", "NVIDIA 驱动太旧，带不动这个 CUDA 版本"),
         T(
             "torch was built for a newer CUDA version than the driver supports.",
             "torch 是为比驱动所支持的更新的 CUDA 编译的。",
@@ -151,7 +151,7 @@ SUBTYPES = {
         (advice.UPDATE_DRIVER, advice.OLDER_CUDA_BUILD, advice.DRIVER_VERSIONS),
     ),
     "fabric-manager": Subtype(
-        T("the NVSwitch fabric is not running (fabric manager)", "NVSwitch 没有启动（fabric manager）"),
+        T("The NVSwitch fabric is not running (fabric manager)", "NVSwitch 没有启动（fabric manager）"),
         T(
             "On HGX/DGX machines CUDA reports `system not yet initialized` until nvidia-fabricmanager, of the same version as the driver, is running.",
             "HGX/DGX 机器上，如果与驱动同版本的 nvidia-fabricmanager 没有运行，CUDA 就报 `system not yet initialized`。",
@@ -159,7 +159,7 @@ SUBTYPES = {
         (advice.START_FABRIC_MANAGER, advice.FABRIC_STATE),
     ),
     "nccl-lib": Subtype(
-        T("the NCCL library is missing, damaged or of another version", "NCCL 库缺失、损坏或版本不对"),
+        T("The NCCL library is missing, damaged or of another version", "NCCL 库缺失、损坏或版本不对"),
         T(
             "vLLM loads libnccl.so.2 itself. The file is missing, was downloaded incompletely, or another NCCL is found first.",
             "vLLM 自己加载 libnccl.so.2。这个文件不存在、没有下载完整，或者先找到了别的 NCCL。",
@@ -168,7 +168,7 @@ SUBTYPES = {
         ("vllm#4077",),
     ),
     "torch-abi": Subtype(
-        T("a compiled extension doesn't fit the installed torch", "编译的扩展与已安装的 torch 不匹配"),
+        T("A compiled extension doesn't fit the installed torch", "编译的扩展与已安装的 torch 不匹配"),
         T(
             "`undefined symbol` with c10 or torch names means that vLLM, flash-attn or another extension was built against another torch version.",
             "`undefined symbol` 里带有 c10 或 torch 的名字，说明 vLLM、flash-attn 或其他扩展是针对另一个 torch 版本编译的。",
@@ -176,7 +176,7 @@ SUBTYPES = {
         (advice.TORCH_PIN, advice.REBUILD_EXTENSION, advice.CLEAN_ENV),
     ),
     "import-error": Subtype(
-        T("a Python module or shared library could not be imported", "有 Python 模块或动态库导入失败"),
+        T("A Python module or shared library could not be imported", "有 Python 模块或动态库导入失败"),
         T(
             "The engine needs a package that is missing, too old, or not made for this platform.",
             "引擎需要的包缺失、版本太旧，或不支持这个平台。",
@@ -193,7 +193,7 @@ SUBTYPES = {
     ),
     "patched-vllm-missing": Subtype(
         T(
-            "a framework expects its own patched vLLM, but the stock one is installed",
+            "A framework expects its own patched vLLM, but the stock one is installed",
             "上层框架要用它打过补丁的 vLLM，装的却是原版",
         ),
         T(
@@ -465,7 +465,7 @@ CAUSE = Cause(
     slug="env-install",
     code="B2",
     title=T(
-        "the installation doesn't fit (driver, library, build, import)", "安装环境不匹配（驱动、库、编译版本、导入）"
+        "The installation doesn't fit (driver, library, build, import)", "安装环境不匹配（驱动、库、编译版本、导入）"
     ),
     summary=T(
         "A wrong build of vLLM or torch, a driver or library of another version, or a missing module stops the engine before it serves.",

@@ -107,8 +107,8 @@ SUBTYPES = {
     "unified-memory": Subtype(
         T("CPU and GPU share one memory, and it ran out", "CPU 与 GPU 共用的统一内存耗尽"),
         T(
-            "On this machine device memory is host memory (unified): weights and KV cache took what the system needed, and the kernel acted ({victim}).",
-            "这台机器的显存就是主机内存（统一内存）：权重和 KV cache 占掉了系统要用的部分，内核出手了（{victim_zh}）。",
+            "On this machine device memory is host memory (unified): weights and KV cache took what the system needed, and the kernel killed {victim}.",
+            "这台机器的显存就是主机内存（统一内存）：权重和 KV cache 占掉了系统要用的部分，内核杀掉了{victim_zh}。",
         ),
         (lib.UNIFIED_MEMORY, lib.MORE_HOST_MEMORY, LESS_AT_ONCE, lib.COLLECT_KERNEL_LOG),
         ("vllm#45179",),
@@ -162,17 +162,13 @@ SUBTYPES = {
         ),
         (MORE_SWAP_SPACE, lib.FEWER_SEQUENCES),
     ),
-    "leak": Subtype(
-        T("Host memory grew until the kernel acted", "主机内存一直涨到内核出手"),
-        T("Resident memory rose over a long service without falling.", "长时间服务中常驻内存只涨不落。"),
-        (WATCH_GROWTH, lib.UPGRADE_VLLM, lib.MORE_HOST_MEMORY),
-    ),
 }
 
 
+_LONG_SERVICE_S = 3600.0
 _BY_RAY = T(
     "Ray's memory monitor killed workers because the memory of the node was nearly full; that is before the kernel would act.",
-    "节点内存将满，Ray 的内存监视器先动手杀掉了 worker；这时内核还没出手。",
+    "节点内存快满时，Ray 的内存监视器先杀掉了 worker；此时内核的 OOM killer 还没有介入。",
 )
 
 
@@ -190,6 +186,15 @@ def _victim_nearby(event: Event, life: Life) -> str:
     """The victim that a kernel line names somewhere near `event` (`docker inspect` says only `137 true`)."""
     near = life.events[max(0, event.index - 60) : event.index + 60]
     return next((name for other in near if (name := _victim(other.text))), "")
+
+
+def _served_long(life: Life) -> bool:
+    """Whether the engine had served for an hour before: memory that only grows is then a suspect."""
+    start = next((other for other in life.events if other.phase is Phase.SERVING and other.time_s is not None), None)
+    last = next((e for e in reversed(life.events) if e.time_s is not None and e.kind != "kernel"), None)
+    if start is None or last is None or start.time_s is None or last.time_s is None:
+        return False
+    return last.time_s - start.time_s >= _LONG_SERVICE_S
 
 
 def _unified(life: Life) -> bool:
@@ -210,7 +215,7 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
         explain(finding, _BY_RAY)
     named = victim or _victim_nearby(finding.event, life)
     finding.values["victim"] = named or "a process of the engine"
-    finding.values["victim_zh"] = named or "引擎的某个进程"
+    finding.values["victim_zh"] = named.replace("process ", "进程 ") or "引擎的某个进程"
     size = re.search(r"allocate (\d{1,18} bytes|[\d.]{1,12} ?[KMGT]i?B)", text)
     finding.values["size"] = size[1] if size else "size not printed"
     finding.values["size_zh"] = size[1] if size else "日志没写大小"
@@ -230,6 +235,8 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
         finding.subtype = "kernel-oom-killer"
     if finding.subtype == "kernel-oom-killer" and _unified(life):
         finding.subtype = "unified-memory"
+    if finding.remedies is None and _served_long(life):
+        finding.remedies = (*SUBTYPES[finding.subtype].remedies, WATCH_GROWTH)
     return finding
 
 

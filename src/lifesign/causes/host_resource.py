@@ -154,7 +154,7 @@ def _refine_port(finding: Finding, life: Life) -> Finding:
 
 SUBTYPES = {
     "port-in-use": Subtype(
-        T("a network port is already taken", "端口已被占用"),
+        T("A network port is already taken", "端口已被占用"),
         T(
             "Another process listens on this port: an older server, a left-over process of a crashed engine, or a second engine on the machine.",
             "有其他进程在监听这个端口：旧的服务、崩溃引擎留下的进程，或本机的另一个引擎。",
@@ -162,7 +162,7 @@ SUBTYPES = {
         advice.for_api_port(""),
     ),
     "shm-too-small": Subtype(
-        T("the shared memory of the container (/dev/shm) is too small", "容器的共享内存（/dev/shm）太小"),
+        T("The shared memory of the container (/dev/shm) is too small", "容器的共享内存（/dev/shm）太小"),
         T(
             "vLLM, NCCL and ray pass data between processes through /dev/shm; docker gives it 64 MiB unless told otherwise.",
             "vLLM、NCCL 和 ray 都通过 /dev/shm 在进程间传数据；docker 默认只给 64 MiB。",
@@ -171,7 +171,7 @@ SUBTYPES = {
         ("vllm#4383", "vllm#18831"),
     ),
     "shm-namespace": Subtype(
-        T("processes that must share memory live in different containers", "需要共享内存的进程在不同的容器里"),
+        T("Processes that must share memory live in different containers", "需要共享内存的进程在不同的容器里"),
         T(
             "One process created a segment in its own /dev/shm, and another one that doesn't see this /dev/shm tried to open it.",
             "一个进程在自己的 /dev/shm 里建了共享段，另一个看不到这个 /dev/shm 的进程去打开它。",
@@ -179,7 +179,7 @@ SUBTYPES = {
         (advice.IPC_SHARED, advice.NCCL_SHM_OFF, advice.SHM_LEFTOVERS),
     ),
     "permission": Subtype(
-        T("the process may not read or write a file or folder it needs", "进程没有权限读写所需的文件或目录"),
+        T("The process may not read or write a file or folder it needs", "进程没有权限读写所需的文件或目录"),
         T(
             "Caches go to HOME, /tmp or the folders of VLLM_CACHE_ROOT and TRITON_CACHE_DIR. Here the user of the container may not write there, or HOME is `/`.",
             "缓存写到 HOME、/tmp 或 VLLM_CACHE_ROOT、TRITON_CACHE_DIR 指定的目录；容器里的用户没有写权限，或者 HOME 是 `/`。",
@@ -187,7 +187,7 @@ SUBTYPES = {
         (advice.WRITABLE_HOME, advice.CACHE_DIRS, advice.OWNER),
     ),
     "threads": Subtype(
-        T("the system refused another thread or process", "系统不允许再创建线程或进程"),
+        T("The system refused another thread or process", "系统不允许再创建线程或进程"),
         T(
             "The limit on processes (ulimit -u, or the container's pids limit) is reached; big machines start one thread per core in each library.",
             "进程数达到上限（ulimit -u 或容器的 pids 限制）；核数多的机器上每个库都会按核数开线程。",
@@ -195,7 +195,7 @@ SUBTYPES = {
         (advice.PIDS_LIMIT, advice.FEWER_THREADS),
     ),
     "pinned-memory": Subtype(
-        T("page-locked host memory could not be allocated", "申请锁页内存失败"),
+        T("Page-locked host memory could not be allocated", "申请锁页内存失败"),
         T(
             "The CUDA error speaks of the operating system: pinned memory is limited or unavailable here (WSL, vGPU, memlock limit). The model and the GPU are not at fault.",
             "这个 CUDA 错误说的是操作系统：此处锁页内存受限或不可用（WSL、vGPU、memlock 限制），与模型和 GPU 无关。",
@@ -203,7 +203,7 @@ SUBTYPES = {
         (advice.WSL_PINNED, advice.MEMLOCK, advice.OTHER_BACKEND, advice.NATIVE_LINUX),
     ),
     "fd-limit": Subtype(
-        T("too many open files", "打开的文件数超过限制"),
+        T("Too many open files", "打开的文件数超过限制"),
         T(
             "The limit on file descriptors (ulimit -n) is too small for the sockets and files of the engine.",
             "文件描述符上限（ulimit -n）太小，装不下引擎的套接字和文件。",
@@ -211,12 +211,12 @@ SUBTYPES = {
         (advice.NOFILE, advice.NOFILE_DOCKER),
     ),
     "disk-full": Subtype(
-        T("the disk is full", "磁盘已满"),
+        T("The disk is full", "磁盘已满"),
         T("A download, a cache or a temporary file could not be written.", "下载、缓存或临时文件写不下去。"),
         (advice.DISK_SPACE, advice.MOVE_CACHE),
     ),
     "memlock": Subtype(
-        T("the network card may not lock memory", "网卡无法锁定内存"),
+        T("The network card may not lock memory", "网卡无法锁定内存"),
         T(
             "RDMA registers memory with the card; the limit on locked memory (ulimit -l) forbids it.",
             "RDMA 要向网卡注册内存，锁页内存上限（ulimit -l）不允许。",
@@ -294,8 +294,8 @@ SIGNATURES = (
         any=("The object store is using /tmp instead of /dev/shm",),
         when=_nccl_failed_after,
         why=T(
-            "ray measured a /dev/shm of a few MiB; NCCL then failed on it",
-            "ray 测得 /dev/shm 只有几十 MiB，随后 NCCL 因此失败",
+            "ray found /dev/shm too small for its object store; NCCL then failed",
+            "ray 发现 /dev/shm 太小，放不下它的对象存储；随后 NCCL 失败",
         ),
     ),
     Signature(
@@ -410,7 +410,7 @@ SIGNATURES = (
 CAUSE = Cause(
     slug="host-resource",
     code="B7",
-    title=T("the host or container refused a resource", "主机或容器拒绝提供某种资源"),
+    title=T("The host or container refused a resource", "主机或容器拒绝提供某种资源"),
     summary=T(
         "A port, shared memory, a writable folder, threads, file descriptors, disk or page-locked memory was not available.",
         "端口、共享内存、可写目录、线程、文件描述符、磁盘或锁页内存不可用。",

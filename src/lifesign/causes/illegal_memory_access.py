@@ -212,14 +212,15 @@ SUBTYPES = {
     "ima-startup": Subtype(
         T("A GPU kernel accessed invalid memory before serving began", "开始服务前有 GPU 内核非法访问显存"),
         T(
-            _LATE.en + " It happened in a trial batch of the largest size, so no user's request is to blame.",
-            _LATE.zh + "它发生在最大批的试运行里，与用户请求无关。",
+            _LATE.en
+            + " It happened before any request was served (mostly in a trial batch of the largest size), so no user's request is to blame.",
+            _LATE.zh + "它发生在开始服务之前（多半是最大批的试运行），与用户请求无关。",
         ),
         (memory.FEWER_BATCHED_TOKENS, *HUNT),
         ("vllm#27067",),
     ),
     "ima-kernel": Subtype(
-        T("A named GPU kernel accessed invalid memory", "一个点名的 GPU 内核非法访问显存"),
+        T("A named GPU kernel accessed invalid memory", "日志点名的 GPU 内核非法访问显存"),
         T(
             "The line names the kernel that faulted; whatever fails after it (cuBLAS, NCCL) only meets the same dead device.",
             "这一行直接点名了出错的内核；之后的失败（cuBLAS、NCCL）只是碰到同一个已失效的设备。",

@@ -66,7 +66,7 @@ def _loads_draft(finding: Finding, life: Life) -> bool:
 
 SUBTYPES = {
     "gated-token": Subtype(
-        T("the hub refused access to the model (gated or private)", "模型需要授权（gated 或私有），下载被拒绝"),
+        T("The hub refused access to the model (gated or private)", "模型需要授权（gated 或私有），下载被拒绝"),
         T(
             "The repository asks for a login and for its licence to be accepted; the token is missing, wrong, or not allowed to read it.",
             "这个仓库需要登录并同意许可；没有提供 token，或者 token 不对、没有权限。",
@@ -74,7 +74,7 @@ SUBTYPES = {
         (advice.ACCEPT_AND_TOKEN, advice.TOKEN_REACHES_CONTAINER, advice.PRE_DOWNLOAD, advice.LOCAL_PATH),
     ),
     "hf-download": Subtype(
-        T("the model could not be downloaded", "模型下载失败"),
+        T("The model could not be downloaded", "模型下载失败"),
         T(
             "The hub was not reachable (no network, proxy, DNS, rate limit), or the download broke off.",
             "连不上模型仓库（没有网络、代理、DNS、限流），或者下载中断。",
@@ -82,7 +82,7 @@ SUBTYPES = {
         (advice.MIRROR, advice.PRE_DOWNLOAD, advice.LOCAL_PATH, advice.HUB_REACHABLE, advice.USE_CACHE_ONLY),
     ),
     "path-missing": Subtype(
-        T("the model path or name does not exist", "模型路径或名称不存在"),
+        T("The model path or name does not exist", "模型路径或名称不存在"),
         T(
             "A local path that doesn't exist (or isn't mounted into the container) is taken for a repository name, and the error then speaks of repository names.",
             "本地路径不存在（或没有挂载进容器）时会被当成仓库名，于是报错说的是仓库名格式。",
@@ -90,7 +90,7 @@ SUBTYPES = {
         (advice.PATH_EXISTS, advice.MOUNTED, advice.REPOSITORY_NAME, advice.CONFIG_THERE),
     ),
     "weights-file-missing": Subtype(
-        T("the model folder has no weight files", "模型目录里没有权重文件"),
+        T("The model folder has no weight files", "模型目录里没有权重文件"),
         T(
             "Configuration was found, but no file that this load format reads (*.safetensors, *.bin, *.pt).",
             "找到了配置，但没有当前加载格式能读的权重文件（*.safetensors、*.bin、*.pt）。",
@@ -98,7 +98,7 @@ SUBTYPES = {
         (advice.WEIGHTS_THERE, advice.PRE_DOWNLOAD, advice.LOAD_FORMAT),
     ),
     "corrupt-or-partial-download": Subtype(
-        T("a model file is damaged or incomplete", "有模型文件损坏或不完整"),
+        T("A model file is damaged or incomplete", "有模型文件损坏或不完整"),
         T(
             "The file is shorter than its header says, is a Git LFS pointer instead of the weights, or shards named in the index are missing.",
             "文件比文件头声明的短，或者只是 Git LFS 指针，或者索引里列出的分片缺失。",
@@ -106,7 +106,7 @@ SUBTYPES = {
         (advice.FILE_SIZES, advice.DOWNLOAD_AGAIN, advice.LFS_PULL),
     ),
     "config-corrupt": Subtype(
-        T("a JSON file of the model can't be parsed", "模型的某个 JSON 文件解析不了"),
+        T("A JSON file of the model can't be parsed", "模型的某个 JSON 文件解析不了"),
         T(
             "config.json (or another JSON file of the model) is not valid JSON.",
             "config.json（或模型的其他 JSON 文件）不是合法的 JSON。",
@@ -114,7 +114,7 @@ SUBTYPES = {
         (advice.JSON_CHECK, advice.DOWNLOAD_AGAIN),
     ),
     "config-or-code": Subtype(
-        T("the model's configuration or its own code could not be used", "模型的配置或自带代码无法使用"),
+        T("The model's configuration or its own code could not be used", "模型的配置或自带代码无法使用"),
         T(
             "The repository ships its own code that has to be allowed, or its configuration lacks something that vLLM or transformers needs.",
             "仓库自带的代码需要先获得许可，或者配置里缺少 vLLM 或 transformers 需要的字段。",
@@ -122,7 +122,7 @@ SUBTYPES = {
         (advice.TRUST_CODE, advice.TRANSFORMERS_FIT, advice.CONFIG_THERE, advice.VLLM_NEWER),
     ),
     "tokenizer-missing": Subtype(
-        T("the tokenizer (or processor) could not be loaded", "分词器（或处理器）加载失败"),
+        T("The tokenizer (or processor) could not be loaded", "分词器（或处理器）加载失败"),
         T(
             "The model folder has no usable tokenizer or processor files; the advice to install sentencepiece or tiktoken is beside the point then.",
             "模型目录里没有可用的分词器或处理器文件；这时提示安装 sentencepiece 或 tiktoken 并不对症。",
@@ -130,7 +130,7 @@ SUBTYPES = {
         (advice.TOKENIZER_FILES, advice.TOKENIZER_FLAG, advice.TOKENIZER_PACKAGES, advice.DOWNLOAD_AGAIN),
     ),
     "transformers-mismatch": Subtype(
-        T("the installed transformers version doesn't fit", "transformers 版本不合适"),
+        T("The installed transformers version doesn't fit", "transformers 版本不合适"),
         T(
             "vLLM or the model uses something that this transformers version no longer has, or doesn't have yet.",
             "vLLM 或模型用到的东西，在这个 transformers 版本里已经没有，或者还没有。",
@@ -138,7 +138,7 @@ SUBTYPES = {
         (advice.TRANSFORMERS_FIT, advice.VLLM_NEWER, advice.MODEL_CARD),
     ),
     "unsupported-arch": Subtype(
-        T("this vLLM release doesn't know the model's architecture", "这个 vLLM 版本不支持该模型架构"),
+        T("This vLLM release doesn't know the model's architecture", "这个 vLLM 版本不支持该模型架构"),
         T(
             "The `architectures` entry of config.json names a class that this release has no implementation for.",
             "config.json 里的 `architectures` 指定的类，在这个版本里没有实现。",
@@ -146,7 +146,7 @@ SUBTYPES = {
         (advice.ARCH_SUPPORTED, advice.VLLM_NEWER, advice.MODEL_IMPL),
     ),
     "weights-mismatch": Subtype(
-        T("the weights don't fit the model's configuration", "权重与模型配置对不上"),
+        T("The weights don't fit the model's configuration", "权重与模型配置对不上"),
         T(
             "A tensor of the checkpoint has another name or shape than the model that config.json describes (hidden_size, vocab_size, number of layers).",
             "检查点里某个张量的名字或形状，与 config.json 描述的模型（hidden_size、vocab_size、层数）不一致。",
@@ -154,7 +154,7 @@ SUBTYPES = {
         (advice.CONFIG_OF_CHECKPOINT, advice.VLLM_NEWER, advice.DOWNLOAD_AGAIN),
     ),
     "draft-model": Subtype(
-        T("the draft model doesn't fit the target model", "草稿模型与主模型不匹配"),
+        T("The draft model doesn't fit the target model", "草稿模型与主模型不匹配"),
         T(
             "Speculative decoding needs a draft checkpoint made for this target: same vocabulary, fitting hidden size, known layout.",
             "投机解码需要为该主模型训练的草稿检查点：词表相同、隐藏维度匹配、结构受支持。",
@@ -162,7 +162,7 @@ SUBTYPES = {
         (advice.DRAFT_FITS, advice.NO_SPECULATION, advice.VLLM_NEWER),
     ),
     "lora-missing": Subtype(
-        T("a LoRA adapter could not be loaded", "LoRA 适配器加载失败"),
+        T("A LoRA adapter could not be loaded", "LoRA 适配器加载失败"),
         T(
             "The adapter's folder or its adapter_config.json is missing, or the adapter doesn't fit the model. In the V0 engine one such request ends the engine.",
             "适配器目录或其中的 adapter_config.json 不存在，或者适配器与模型不匹配。V0 引擎里，一个这样的请求就会让引擎结束。",
@@ -170,7 +170,7 @@ SUBTYPES = {
         (advice.ADAPTER_PATH, advice.ADAPTER_STATIC, advice.VLLM_NEWER),
     ),
     "loader-error": Subtype(
-        T("the model loader stopped", "模型加载器中止"),
+        T("The model loader stopped", "模型加载器中止"),
         T(
             "vLLM's loader refused the files or its own settings (load format, extra loader configuration, sharding); the proof line says what.",
             "vLLM 的加载器拒绝了这些文件或加载设置（加载格式、加载器额外配置、分片）；具体原因见证据行。",
@@ -178,7 +178,7 @@ SUBTYPES = {
         (advice.LOAD_FORMAT, advice.WEIGHTS_THERE, advice.MODEL_CARD, advice.VLLM_NEWER),
     ),
     "aux-download": Subtype(
-        T("an auxiliary file (gpt-oss vocabulary) could not be downloaded", "附属文件（gpt-oss 词表）下载失败"),
+        T("An auxiliary file (gpt-oss vocabulary) could not be downloaded", "附属文件（gpt-oss 词表）下载失败"),
         T(
             "gpt-oss needs a tiktoken vocabulary that openai_harmony fetches at start, often after graph capture; without network this ends the start.",
             "gpt-oss 需要 tiktoken 词表，openai_harmony 在启动时（常在图捕获之后）下载；没有网络就启动失败。",
@@ -191,7 +191,7 @@ SUBTYPES = {
 CAUSE = Cause(
     slug="model-load",
     code="B3",
-    title=T("the model could not be found, downloaded or read", "模型找不到、下载不了或读不出来"),
+    title=T("The model could not be found, downloaded or read", "模型找不到、下载不了或读不出来"),
     summary=T(
         "Files, access, tokenizer, custom code, adapter or draft model: something the engine has to load is missing, refused, damaged or unknown to this release.",
         "文件、权限、分词器、自带代码、适配器或草稿模型：引擎要加载的东西缺失、被拒绝、损坏，或者这个版本不认识。",

@@ -7,12 +7,13 @@ lacks. What looks like a bug in model code (`shape '[...]' is invalid`) belongs 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from lifesign.causes import _reading as reading
 from lifesign.causes._quant import LOAD_FRAMES, QUANT_NAMES, QUANT_SUFFIX, is_quantised, quantised_layer
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life, Phase
-from lifesign.remedies.library import loading
+from lifesign.remedies.library import graphs, loading
 from lifesign.remedies.model import Computed, Form, Remedy
 from lifesign.text import T
 
@@ -61,6 +62,7 @@ EXPERT_PARALLEL = Remedy(
     title=T("for mixture-of-experts models: whole experts per GPU", "MoE 模型：按专家切分"),
     why=T("With expert parallelism no expert's weights are cut.", "专家并行时不会切开单个专家的权重。"),
     forms=(Form("--enable-expert-parallel"),),
+    cost=T("more traffic between the GPUs", "卡间通信变多"),
 )
 OTHER_KERNEL = loading.PLAIN_GPTQ
 PLAIN_AWQ = Remedy(
@@ -122,15 +124,12 @@ FP8_INSTEAD = Remedy(
     ),
 )
 GPTQ_MARLIN = loading.GPTQ_MARLIN
-NO_DEEP_GEMM = Remedy(
-    slug="no-deep-gemm",
-    kind="env",
+NO_DEEP_GEMM = replace(
+    graphs.NO_DEEP_GEMM,
     title=T("for FP8 models: switch DeepGEMM off", "FP8 模型：关闭 DeepGEMM"),
     why=T(
         "It is on by default from 0.11.0 and has shape rules of its own.", "0.11.0 起默认开启，它对形状有自己的要求。"
     ),
-    forms=(Form("VLLM_USE_DEEP_GEMM", "0"),),
-    source="vLLM environment variables (all of 0.8.5 to 0.33.0)",
 )
 TEXT_MODEL = Remedy(
     slug="text-only-model",
@@ -141,14 +140,11 @@ TEXT_MODEL = Remedy(
         "多模态检查点当纯文本用时，会经过量化时没处理的层。",
     ),
 )
-EAGER_PROOF = Remedy(
+EAGER_PROOF = replace(
+    graphs.EAGER,
     slug="eager-proof",
-    kind="flag",
     title=T("to narrow it down: run without CUDA graphs", "缩小范围：不用 CUDA graph 运行"),
     why=T("If only certain graph sizes fail, it works in eager mode.", "如果只有某些图大小出错，eager 模式就正常。"),
-    forms=(Form("--enforce-eager"),),
-    cost=T("slower decoding", "解码变慢"),
-    unless=reading.is_eager,
 )
 SAME_METHOD = Remedy(
     slug="drop-quantization-flag",
@@ -165,6 +161,7 @@ DTYPE = Remedy(
     title=T("use the data type that the method supports", "使用该方法支持的数据类型"),
     why=T("AWQ and GPTQ kernels of older releases take float16 only.", "旧版本的 AWQ、GPTQ 内核只支持 float16。"),
     forms=(Form("--dtype", "float16"),),
+    cost=T("some models overflow in float16", "部分模型用 float16 会溢出"),
 )
 
 
@@ -217,7 +214,7 @@ def _refine(finding: Finding, life: Life) -> Finding | None:
 
 SUBTYPES = {
     "tp-divisibility": Subtype(
-        T("the quantised weights can't be split over this many GPUs", "量化权重无法按这个 GPU 数切分"),
+        T("The quantised weights can't be split over this many GPUs", "量化权重无法按这个 GPU 数切分"),
         T(
             "Tensor parallelism cuts a layer into shards that are no whole number of quantisation groups or kernel tiles. The same text also appears for a layer that can't be grouped at all.",
             "张量并行切出的分片不是量化组或内核分块的整数倍。有的层本身就无法分组，也会报同样的错。",
@@ -227,7 +224,7 @@ SUBTYPES = {
     ),
     "weight-name-mismatch": Subtype(
         T(
-            "the checkpoint holds quantisation tensors that the model code doesn't expect",
+            "The checkpoint holds quantisation tensors that the model code doesn't expect",
             "检查点里的量化张量与模型代码对不上",
         ),
         T(
@@ -237,7 +234,7 @@ SUBTYPES = {
         (QUANT_CONFIG, NEWER_FOR_CHECKPOINT, REQUANTISE, DOWNLOAD_AGAIN),
     ),
     "gpu-capability": Subtype(
-        T("this GPU generation has no kernel for the checkpoint's quantisation", "这代 GPU 没有该量化格式的内核"),
+        T("This GPU generation has no kernel for the checkpoint's quantisation", "这代 GPU 没有该量化格式的内核"),
         T(
             "The quantised matrix kernels of this release need a newer compute capability. Compiling again for another architecture doesn't add a kernel that doesn't exist.",
             "这个版本的量化矩阵内核要求更高的计算能力。内核本来就没有，重新编译也不会多出来。",
@@ -245,15 +242,15 @@ SUBTYPES = {
         (FORMAT_FOR_GPU, RELEASE_WITH_KERNEL, HALF_PRECISION),
     ),
     "shape-mismatch": Subtype(
-        T("a quantised layer got a shape its kernel can't handle", "量化层遇到了内核处理不了的形状"),
+        T("A quantised layer got a shape its kernel can't handle", "量化层遇到了内核处理不了的形状"),
         T(
-            "The model is quantised and fails with a shape error, perhaps only at certain batch sizes, while FP8 or unquantised versions work (seen with Qwen3.5-27B GPTQ-Int4 on 0.16.x).",
-            "模型是量化的，出现形状错误，可能只在某些批大小出现，而 FP8 或未量化版本正常（例如 0.16.x 上的 Qwen3.5-27B GPTQ-Int4）。",
+            "The model is quantised, and a layer failed with a shape error; some kernels do so only at certain batch sizes. Reports of this kind say that the FP8 or unquantised version of the same model works.",
+            "模型是量化的，某一层报形状错误；有些内核只在特定批大小下才出错。同类报告里，同一模型的 FP8 版或未量化版是正常的。",
         ),
         (FP8_INSTEAD, GPTQ_MARLIN, NO_DEEP_GEMM, EAGER_PROOF, TEXT_MODEL, NEWER_FOR_CHECKPOINT),
     ),
     "method-mismatch": Subtype(
-        T("the quantisation method is unknown here or contradicts the checkpoint", "量化方法未知，或与检查点矛盾"),
+        T("The quantisation method is unknown here or contradicts the checkpoint", "量化方法未知，或与检查点矛盾"),
         T(
             "--quantization names another method than the checkpoint, the method was removed from this release, or this platform or data type doesn't support it.",
             "--quantization 与检查点不一致、该方法已从这个版本移除，或者平台、数据类型不支持。",
@@ -415,7 +412,7 @@ SIGNATURES = (
 CAUSE = Cause(
     slug="model-quant-incompat",
     code="B4",
-    title=T("the checkpoint's quantisation doesn't fit", "检查点的量化方式不匹配"),
+    title=T("The checkpoint's quantisation doesn't fit", "检查点的量化方式不匹配"),
     summary=T(
         "The quantised checkpoint can't be split, loaded or run as asked: group sizes, tensor names, kernels of this GPU, or shapes.",
         "量化后的检查点无法按要求切分、加载或运行：分组大小、张量名、GPU 内核或形状不合适。",

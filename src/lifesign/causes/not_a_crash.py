@@ -48,6 +48,7 @@ DRAIN = Remedy(
         "默认会立刻中止在途请求，因此会打印一堆没有意义的 EngineDeadError 堆栈。",
     ),
     forms=(Form("--shutdown-timeout", "30", since="0.18.0"),),
+    cost=T("a stop takes up to that long", "停止最多要等这么久"),
 )
 CLOSE_ENGINE = Remedy(
     slug="close-the-engine",
@@ -91,8 +92,8 @@ SUBTYPES = {
             "脚本已正常结束，died unexpectedly 是退出时的竞态",
         ),
         T(
-            "The work was done and the process exited with status 0; the monitor saw the engine core go first.",
-            "任务已完成，进程以 0 退出；只是监视器先看到引擎 core 退出了。",
+            "The work was done and no process reported an error; the monitor only saw the engine core go first.",
+            "任务已完成，没有进程报错；只是监视器先看到引擎 core 退出了。",
         ),
         (CLOSE_ENGINE, lib.UPGRADE_VLLM),
         ("vllm#28898", "vllm#41507"),
@@ -100,8 +101,8 @@ SUBTYPES = {
     "slow-load": Subtype(
         T("A slow but healthy start", "启动慢，但一切正常"),
         T(
-            "'No available shared memory broadcast block' was printed each minute while the model was loaded or compiled; then it served. It is a notice about waiting.",
-            "加载或编译期间每分钟打印一次 No available shared memory broadcast block，之后就正常服务了。它只是说在等。",
+            "Loading or compiling takes long, and nothing in the log failed. 'No available shared memory broadcast block' is a notice about waiting, no error.",
+            "加载或编译花的时间长，日志里没有任何失败。No available shared memory broadcast block 只是提示在等待，不是错误。",
         ),
         (lib.FASTER_STORAGE, KEEP_RUNNING),
     ),
@@ -132,8 +133,8 @@ SUBTYPES = {
     "recovered": Subtype(
         T("The engine failed once and recovered", "引擎出错一次后恢复了"),
         T(
-            "A worker raised an error, but fault tolerance kept the engine and a retry brought it back; look at the error itself.",
-            "worker 抛过一次异常，但容错机制保住了引擎，重试后恢复；请看那个异常本身。",
+            "An error of the kind that ends an engine was reported, but work went on afterwards (fault tolerance, or a retry); look at the error itself.",
+            "报过一次通常会让引擎退出的错误，但之后工作恢复了（容错机制或重试）；请看那个错误本身。",
         ),
         (CLIENT_SIDE, lib.REPORT_BUG),
     ),
@@ -143,7 +144,7 @@ CAUSE = Cause(
     slug="not-a-crash",
     code="C9",
     title=T("Not a crash", "不是崩溃"),
-    summary=T("Nothing died, or it was stopped on purpose.", "没有东西死掉，或是有意停止的。"),
+    summary=T("Nothing died, or it was stopped on purpose.", "没有进程死掉，或者是有意停止的。"),
     subtypes=SUBTYPES,
     order=23,
 )

@@ -62,8 +62,8 @@ def _limit(life: Life) -> T:
     """The limit of a step in words; a default is called one, since the environment isn't in the log."""
     limit_s = f"{sizing.current_step_timeout_s(life):g}"
     if life.env.get("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS") or "step_timeout_s" in life.figures:
-        return T(f"{limit_s} s", f"{limit_s} 秒")
-    return T(f"{limit_s} s unless set otherwise", f"默认 {limit_s} 秒")
+        return T(f"{limit_s} s", f" {limit_s} 秒")
+    return T(f"{limit_s} s unless set otherwise", f"默认的 {limit_s} 秒")
 
 
 FIND_WORKER_ERROR = Remedy(
@@ -87,7 +87,7 @@ UPGRADE_READY = Remedy(
 SHIM_CHECK = Remedy(
     slug="gpu-shim-check",
     kind="check",
-    title=T("see whether a shim is loaded", "看看有没有加载垫片"),
+    title=T("see whether a shim is loaded", "看看有没有加载拦截库"),
     why=T("Ask for whole GPUs for this pod if it is.", "如果有，就给这个 Pod 申请整卡。"),
     command="env | grep -iE 'LD_PRELOAD|vgpu|CUDA_DEVICE_'; cat /etc/ld.so.preload",
 )
@@ -163,8 +163,8 @@ SUBTYPES = {
     "engine-iteration": Subtype(
         T("One engine iteration outlived its limit (V0)", "V0 引擎的一次迭代超时"),
         T(
-            "The V0 engine waits 60 s for one iteration, then cancels it. The CancelledError below is that cancellation.",
-            "V0 引擎给每次迭代 60 秒，到时就取消。下面的 CancelledError 就是这次取消，不是谁断开了。",
+            "The V0 engine waits for one iteration (60 s unless set otherwise), then cancels it. A CancelledError after this line is that cancellation, no client that left.",
+            "V0 引擎给每次迭代的时限默认是 60 秒，到时就取消。之后的 CancelledError 就是这次取消，不是客户端断开。",
         ),
         (FIND_WORKER_ERROR, lib.ENGINE_ITERATION_TIMEOUT, lib.PY_SPY_STACKS, lib.NCCL_DEBUG_INFO, lib.ALL_REDUCE_TEST),
         ("vllm#5443",),
@@ -172,8 +172,8 @@ SUBTYPES = {
     "engine-ready-timeout": Subtype(
         T("The engine was still starting when the start limit expired", "启动时限到了，引擎还没就绪"),
         T(
-            "The front end waits {limit} s for the engine core, and loading or compiling took longer. The last progress line tells whether it was slow or stuck.",
-            "前端最多等引擎 {limit} 秒，而加载或编译花的时间更长。是慢还是卡死，看最后一条进度。",
+            "The front end waits {limit} for the engine core, and loading or compiling took longer. The last progress line tells whether it was slow or stuck.",
+            "前端最多等引擎 {limit_zh}，而加载或编译花的时间更长。是慢还是卡死，看最后一条进度。",
         ),
         (lib.LONGER_READY_TIMEOUT, UPGRADE_READY, lib.FASTER_STORAGE, lib.PY_SPY_STACKS),
         ("vllm#35616",),
@@ -187,10 +187,10 @@ SUBTYPES = {
         (HANDSHAKE_CHILD, lib.COLLECT_CHILD_STDERR, lib.COLLECT_DEBUG),
     ),
     "p2p-iommu-acs": Subtype(
-        T("The GPUs wait for each other right after NCCL came up", "NCCL 刚建好，几张卡就互相等死了"),
+        T("The GPUs wait for each other right after NCCL came up", "NCCL 刚初始化完，几张卡就互相等待、不再前进"),
         T(
-            "The log ends after NCCL's banner without any error. On PCIe machines this is nearly always peer-to-peer traffic that IOMMU or ACS redirects.",
-            "NCCL 打完横幅之后日志就停了，没有报错。PCIe 机器上几乎总是 IOMMU/ACS 把卡间 P2P 流量改道所致。",
+            "The log ends after NCCL's banner without any error. On PCIe machines the usual reason is peer-to-peer traffic that IOMMU or ACS redirects.",
+            "打印 NCCL 版本之后日志就停了，没有报错。PCIe 机器上最常见的原因是 IOMMU/ACS 把卡间 P2P 流量改道。",
         ),
         _P2P,
         ("vllm#33041", "vllm#9920", "vllm#51513"),
@@ -213,10 +213,10 @@ SUBTYPES = {
         (lib.GPU_SHIM_OFF, SHIM_CHECK, NO_CUSTOM_ALL_REDUCE),
     ),
     "shm-broadcast-stall": Subtype(
-        T("The workers stopped taking work and nothing says why", "worker 不再取活，没有别的线索"),
+        T("The workers stopped taking work and nothing says why", "worker 不再取任务，日志里没有别的线索"),
         T(
-            "The core prints each minute that its message ring is full. That is a notice, not an error, and has nothing to do with the size of /dev/shm: the reader is busy, stuck or gone.",
-            "core 每分钟提示消息环已满。这只是提示，和 /dev/shm 大小无关：读的一方在忙、卡住，或已经没了。",
+            "The core says again and again (by default once a minute) that its message ring is full. That is a notice, not an error, and has nothing to do with the size of /dev/shm: the reader is busy, stuck or gone.",
+            "core 反复提示（默认每分钟一次）消息环已满。这只是提示，和 /dev/shm 大小无关：读的一方在忙、卡住，或已经退出。",
         ),
         (lib.PY_SPY_STACKS, FIND_WORKER_ERROR, lib.NCCL_DEBUG_INFO),
     ),
@@ -255,7 +255,9 @@ def _fill(finding: Finding, life: Life) -> Finding:
     finding.values.setdefault("method", method[1] if method else "execute_model")
     if finding.subtype == "engine-ready-timeout":
         waited = re.search(r"Waited (\d{1,6})", text)
-        finding.values.setdefault("limit", waited[1] if waited else life.env.get("VLLM_ENGINE_READY_TIMEOUT_S", "600"))
+        known = waited[1] if waited else life.env.get("VLLM_ENGINE_READY_TIMEOUT_S")
+        finding.values["limit"] = f"{known} s" if known else "600 s (the default)"
+        finding.values["limit_zh"] = f"{known} 秒" if known else "600 秒（默认值）"
         return finding
     if finding.subtype in ("execute-model-rpc", "engine-iteration") and _compiling_grammar(finding.event, life):
         return replace(finding, subtype="structured-output", certainty="possible")
@@ -293,8 +295,8 @@ def _sized(remedy: Remedy, life: Life, count: int) -> Remedy:
     if limit_s <= now_s:
         return remedy
     how = T(
-        f"now {now_s:g} s; policy for {count} sequences on {life.platform}: {policy_s:g} s; at most {sizing.TIMEOUT_CAP_S} s",
-        f"现为 {now_s:g} 秒；按 {life.platform} 上 {count} 个序列计算需 {policy_s:g} 秒；上限 {sizing.TIMEOUT_CAP_S} 秒",
+        f"now {_limit(life).en}; policy for {count} sequences on {life.platform}: {policy_s:g} s; at most {sizing.TIMEOUT_CAP_S} s",
+        f"现为{_limit(life).zh}；按 {life.platform} 上 {count} 个序列计算需 {policy_s:g} 秒；上限 {sizing.TIMEOUT_CAP_S} 秒",
     )
     return with_value(remedy, f"{limit_s:.0f}", how)
 

@@ -47,11 +47,16 @@ def _fitting_size(finding: Finding, life: Life) -> tuple[Remedy, ...] | None:
     text = finding.event.text
     heads = re.search(r"attention heads \((\d{1,5})\) must be divisible by tensor parallel size \((\d{1,4})\)", text)
     if heads and int(heads[2]) > 1:
-        return (advice.for_heads(int(heads[1]), int(heads[2]), finding.event.line), advice.DIVIDING_TP, advice.PIPELINE)
+        count, asked = int(heads[1]), int(heads[2])
+        return (
+            advice.for_heads(count, asked, finding.event.line),
+            advice.pipeline_for(count, asked, finding.event.line),
+            advice.DIVIDING_TP,
+        )
     gpus = re.search(r"available GPUs \((\d{1,4})\)|max local gpu count \((\d{1,4})\)", text)
-    count = int(gpus[1] or gpus[2]) if gpus else 0
-    if count and str(life.config.get("pipeline_parallel_size", "1")) == "1":
-        return (advice.for_gpus(count, finding.event.line), advice.COUNT_GPUS, advice.RAY_OR_NNODES)
+    found = int(gpus[1] or gpus[2]) if gpus else 0
+    if found and str(life.config.get("pipeline_parallel_size", "1")) == "1":
+        return (advice.for_gpus(found, finding.event.line), advice.COUNT_GPUS, advice.RAY_OR_NNODES)
     return None
 
 
@@ -92,7 +97,7 @@ def _with_length(finding: Finding) -> Finding:
 
 SUBTYPES = {
     "max-model-len": Subtype(
-        T("the requested context is longer than the model allows", "要求的上下文长度超过模型上限"),
+        T("The requested context is longer than the model allows", "要求的上下文长度超过模型上限"),
         T(
             "--max-model-len is larger than what config.json derives (max_position_embeddings, or the tokenizer's limit). The variable that the message offers lifts the check, not the model's limit.",
             "--max-model-len 大于由 config.json 得出的长度（max_position_embeddings 或分词器上限）。报错里提到的环境变量只是跳过检查，模型能力不会变。",
@@ -101,7 +106,7 @@ SUBTYPES = {
     ),
     "batched-tokens": Subtype(
         T(
-            "token budget, sequence count and context length contradict each other",
+            "Token budget, sequence count and context length contradict each other",
             "token 预算、序列数与上下文长度互相矛盾",
         ),
         T(
@@ -111,7 +116,7 @@ SUBTYPES = {
         (advice.MORE_BATCHED_TOKENS, advice.CHUNKED_PREFILL),
     ),
     "tp-gt-gpus": Subtype(
-        T("more ranks were asked for than there are GPUs", "要求的并行数超过 GPU 数"),
+        T("More ranks were asked for than there are GPUs", "要求的并行数超过 GPU 数"),
         T(
             "tensor_parallel_size x pipeline_parallel_size is larger than the number of GPUs this process can see.",
             "tensor_parallel_size × pipeline_parallel_size 大于该进程能看到的 GPU 数。",
@@ -119,7 +124,7 @@ SUBTYPES = {
         (advice.COUNT_GPUS, advice.TP_TO_GPUS, advice.RAY_OR_NNODES),
     ),
     "dp-vs-gpus": Subtype(
-        T("the data-parallel options don't fit the machine or each other", "数据并行的选项与机器不符，或互相矛盾"),
+        T("The data-parallel options don't fit the machine or each other", "数据并行的选项与机器不符，或互相矛盾"),
         T(
             "Sizes, ranks and load-balancing modes of data parallelism must agree.",
             "数据并行的大小、rank 与负载均衡模式必须一致。",
@@ -127,7 +132,7 @@ SUBTYPES = {
         (advice.DP_OPTIONS, advice.COUNT_GPUS),
     ),
     "tp-heads": Subtype(
-        T("the model can't be divided by this tensor-parallel size", "模型无法按这个张量并行数整除"),
+        T("The model can't be divided by this tensor-parallel size", "模型无法按这个张量并行数整除"),
         T(
             "The number of attention heads (or the vocabulary, or a layer) is no multiple of --tensor-parallel-size.",
             "注意力头数（或词表、某一层的大小）不是 --tensor-parallel-size 的整数倍。",
@@ -135,7 +140,7 @@ SUBTYPES = {
         (advice.DIVIDING_TP, advice.PIPELINE),
     ),
     "device-visibility": Subtype(
-        T("a GPU was asked for that this process can't see", "要求使用一块进程看不到的 GPU"),
+        T("A GPU was asked for that this process can't see", "要求使用一块进程看不到的 GPU"),
         T(
             "`invalid device ordinal`: the rank's device number is not in CUDA_VISIBLE_DEVICES, or the variable is set differently for parent and worker (ray, SLURM, UUIDs).",
             "`invalid device ordinal`：rank 的设备编号不在 CUDA_VISIBLE_DEVICES 里，或者父进程与 worker 的设置不同（ray、SLURM、UUID）。",
@@ -143,7 +148,7 @@ SUBTYPES = {
         (advice.VISIBLE_DEVICES, advice.COUNT_GPUS, advice.TP_TO_GPUS),
     ),
     "lora-rank": Subtype(
-        T("an adapter's rank is above the configured maximum", "LoRA 适配器的 rank 超过设置的上限"),
+        T("An adapter's rank is above the configured maximum", "LoRA 适配器的 rank 超过设置的上限"),
         T(
             "--max-lora-rank (16 by default) reserves the buffers at start; this adapter needs more.",
             "--max-lora-rank（默认 16）在启动时决定缓冲区大小，这个适配器需要更大。",
@@ -159,7 +164,7 @@ SUBTYPES = {
         (advice.MAMBA,),
     ),
     "unknown-flag": Subtype(
-        T("the command line has an option that this release doesn't know", "命令行里有这个版本不认识的选项"),
+        T("The command line has an option that this release doesn't know", "命令行里有这个版本不认识的选项"),
         T(
             "A misspelt, removed or not yet existing flag. The parser ends with exit code 2 before anything is loaded.",
             "选项拼错、已移除，或该版本还没有。解析器在加载之前就以退出码 2 结束。",
@@ -167,7 +172,7 @@ SUBTYPES = {
         (advice.LINT, advice.FLAG_HELP),
     ),
     "bad-value": Subtype(
-        T("an option has a value that vLLM doesn't accept", "某个选项的值不被接受"),
+        T("An option has a value that vLLM doesn't accept", "某个选项的值不被接受"),
         T(
             "The parser refused the value (wrong type, not one of the choices, broken JSON).",
             "解析器拒绝了这个值（类型不对、不在可选范围内、JSON 写坏）。",
@@ -175,7 +180,7 @@ SUBTYPES = {
         (advice.LINT, advice.FLAG_HELP, advice.JSON_QUOTES),
     ),
     "bad-env-value": Subtype(
-        T("an environment variable has a value that can't be read", "某个环境变量的值无法解析"),
+        T("An environment variable has a value that can't be read", "某个环境变量的值无法解析"),
         T(
             "vLLM reads its environment variables when they are first needed, so this fails late, in whichever process comes first.",
             "vLLM 在第一次用到时才读取环境变量，所以出错较晚，而且可能在任何一个进程里。",
@@ -183,7 +188,7 @@ SUBTYPES = {
         advice.BAD_ENV,
     ),
     "fault-tolerance-flags": Subtype(
-        T("fault tolerance was switched on without what it needs", "开启了容错，但缺少所需的条件"),
+        T("Fault tolerance was switched on without what it needs", "开启了容错，但缺少所需的条件"),
         T(
             "--enable-fault-tolerance works only with data parallelism behind an external load balancer.",
             "--enable-fault-tolerance 只在外部负载均衡的数据并行下可用。",
@@ -192,7 +197,7 @@ SUBTYPES = {
     ),
     "speculative": Subtype(
         T(
-            "the speculative-decoding settings contradict each other or the model",
+            "The speculative-decoding settings contradict each other or the model",
             "投机解码的设置互相矛盾，或与模型不符",
         ),
         T(
@@ -202,7 +207,7 @@ SUBTYPES = {
         (advice.SPECULATIVE, advice.LINT),
     ),
     "attention-backend": Subtype(
-        T("no attention backend fits the requested combination", "没有注意力后端支持所要求的组合"),
+        T("No attention backend fits the requested combination", "没有注意力后端支持所要求的组合"),
         T(
             "Head size, data type, KV-cache type and block size together exclude every back end, or exclude the chosen one; the message lists the reasons.",
             "头维度、数据类型、KV cache 类型和块大小的组合排除了所有后端，或排除了指定的那个；报错里列出了原因。",
