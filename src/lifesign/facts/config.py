@@ -118,7 +118,9 @@ def learn(event: Event, life: Life) -> None:
     text = event.text
     if event.weight in ("quoted", "foreign") and "engine (v" not in text and "with config" not in text:
         return
-    if ("v" in text or "V" in text) and not life.version:
+    # The state dump at a death names the release too, and is nearer to it than a start-up line that may be another run's.
+    dumped = event.weight == "quoted" and "LLM engine (v" in text
+    if ("v" in text or "V" in text) and (dumped or not life.version):
         match = _VERSION.search(text[:3000])
         if match:
             life.version, life.version_line = match[1], event.line

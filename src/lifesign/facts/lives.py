@@ -33,14 +33,18 @@ _SERVING_FRAMES = (
 )
 
 _RUN = 4
+_LOGO = 8
 _RESTART = ("banner", "args")
 
 
-def build(statements: list[Statement]) -> list[Life]:
-    """The lives of a log, oldest first; at least one (perhaps empty). Engines of several containers live apart."""
+def build(statements: list[Statement], *, complete: bool = True) -> list[Life]:
+    """The lives of a log, oldest first; at least one (perhaps empty). Engines of several containers live apart.
+
+    complete: whether every line of the log is here; without all of them nobody knows which processes started.
+    """
     lives: list[Life] = []
     for share in _engines(statements):
-        own = _lives_of(share)
+        own = _lives_of(share, complete)
         _inherit(own)
         for life in own[:-1]:
             life.followed = True
@@ -83,7 +87,7 @@ def _engines(statements: list[Statement]) -> list[list[Statement]]:
     return list(shares.values())
 
 
-def _lives_of(statements: list[Statement]) -> list[Life]:
+def _lives_of(statements: list[Statement], complete: bool) -> list[Life]:
     maker = EventMaker()
     lives = [Life()]
     repeats = _Repeats()
@@ -112,7 +116,7 @@ def _lives_of(statements: list[Statement]) -> list[Life]:
         _place(event, life)
         life.ended_order = statement.record.order
     for life in lives:
-        voices.mark(life)
+        voices.mark(life, complete)
         for event in life.events:
             config.learn(event, life)
         config.settle(life)
@@ -164,9 +168,10 @@ def _begins_new_life(event: Event, life: Life) -> bool:
         return True
     if not life.served or event.process.role != "api" or event.process.pid is None:
         return False
+    # The lines of the logo come before the one that names the release.
     previous = {
         other.process.pid
-        for other in life.events
+        for other in life.events[:-_LOGO]
         if other.process.role == "api" and other.process.source == event.process.source
     }
     return bool(previous) and event.process.pid not in previous

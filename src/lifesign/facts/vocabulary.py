@@ -111,6 +111,7 @@ MILESTONES = (
     Mark("Initializing an LLM engine", "milestone", "engine-init"),
     Mark("non-default args", "milestone", "args"),
     Mark("vLLM API server version", "milestone", "banner"),
+    Mark("\u2588  version ", "milestone", "banner"),
     Mark("LLM engine version", "milestone", "banner"),
     Mark("args: Namespace", "milestone", "args"),
     Mark("Starting to load model", "milestone", "load"),

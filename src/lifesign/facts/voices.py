@@ -14,13 +14,14 @@ from lifesign.logs.records import seconds
 _HOUR_S = 3600.0
 _ROLLOVER_S = 300 * 86400.0
 """A jump back by more than this is New Year, not an old line."""
-_OLD_BLOCK = 200
+_OLD_BLOCK = 60
 
 
-def mark(life: Life) -> None:
+def mark(life: Life, complete: bool) -> None:
     """Marks every event of `life` that is not this engine's own word."""
     _foreign(life)
-    _quotations(life)
+    if complete:
+        _quotations(life)
     _old_lines(life)
     for event in life.events:
         if event.weight not in ("quoted", "foreign") and _is_prose(event):
@@ -97,7 +98,9 @@ def _old_lines(life: Life) -> None:
             blocks.setdefault(key, []).append(event)
             continue
         block = blocks.pop(key, [])
-        if before is not None and now >= before - 60 and len(block) <= _OLD_BLOCK:
+        # An engine that starts is real, whatever its clock says (logs of several machines put together).
+        short = 0 < len(block) <= _OLD_BLOCK and not any(old.kind == "milestone" for old in block)
+        if before is not None and now >= before - 60 and short:
             for old in block:
                 old.weight = "quoted"
         latest[key] = now if before is None else max(before, now)

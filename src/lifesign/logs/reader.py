@@ -30,6 +30,8 @@ class Reading:
     lines_cut: int = 0
     lines_unparsed: int = 0
     notes: list[str] = field(default_factory=list)
+    complete: bool = True
+    """Whether every line was read; false when routine of a large log was passed over."""
 
 
 def read(paths: list[str], ahead: Ahead | None = None) -> Reading:
@@ -59,6 +61,7 @@ def _rows(source: Source, reading: Reading, scout: Scout | None) -> Iterator[Rec
     raw = list(_without_routine(interesting_lines(source, scout), reading))
     reading.bytes_read += source.bytes_read
     reading.lines += source.lines
+    reading.complete = reading.complete and source.complete
     if source.lines == 0:
         raise SourceError(
             source.name,

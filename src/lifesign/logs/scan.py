@@ -325,8 +325,9 @@ def _tail(before: int, tail: bytes, thinner: _Thinner) -> Iterator[tuple[int, by
 
 def _note(source: Source, thinner: _Thinner, passed_bytes: int) -> None:
     if passed_bytes > 0:
+        source.complete = False
         source.notes.append(
-            f"{source.name}: {passed_bytes / 1e6:,.0f} MB of routine without an error were passed over (only searched for errors)"
+            f"{source.name}: {passed_bytes / 1e6:,.0f} MB of routine without an error were passed over (only searched for errors, not for restarts)"
         )
     if thinner.dropped:
         source.notes.append(

@@ -40,6 +40,8 @@ class Source:
     bytes_read: int = 0
     lines: int = 0
     notes: list[str] = field(default_factory=list)
+    complete: bool = True
+    """Whether every line was read; false when routine was passed over."""
     seekable_path: str | None = None
     """The path of a plain, uncompressed regular file; such a file can be scanned in any order."""
     stream: BinaryIO | None = None

@@ -47,7 +47,7 @@ def diagnose_paths(
     vllm_version overrides what the log says; command is the user's own command line, to be corrected. Raises SourceError or UsageError for unusable input.
     """
     reading = read([*paths, *(extra or [])], ahead)
-    lives = build(reading.statements)
+    lives = build(reading.statements, complete=reading.complete)
     if vllm_version:
         for life in lives:
             life.version = vllm_version
