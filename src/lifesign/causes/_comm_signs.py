@@ -10,17 +10,6 @@ from lifesign.causes import _reading as reading
 from lifesign.causes.model import SYMPTOM, Signature
 from lifesign.facts.model import Event, Life, Phase
 
-NCCL_ERRORS = (
-    "NCCL error",
-    "NCCL Error",
-    "NCCL_ERROR_",
-    "RCCL error",
-    "ncclUnhandledCudaError",
-    "ncclSystemError",
-    "ncclInternalError",
-)
-"""How an NCCL return code surfaces: vLLM's pynccl, torch's ProcessGroupNCCL, cupy."""
-
 TEARDOWN_FRAMES = (
     ":destroy_process_group",
     ":destroy_distributed_environment",
@@ -82,7 +71,7 @@ WARN_HARMLESS = (
 
 def _nccl_failed_after(event: Event, life: Life) -> bool:
     """A warning of NCCL only counts when a call of NCCL fails after it: healthy logs hold plenty of warnings."""
-    return life.after(event, *NCCL_ERRORS, "ncclRemoteError", "DistBackendError") is not None
+    return life.after(event, *reading.NCCL_ERRORS, "ncclRemoteError", "DistBackendError") is not None
 
 
 def _xpu_group(event: Event, life: Life) -> bool:
@@ -190,7 +179,7 @@ SIGNATURES = (
     ),
     Signature(
         "nccl-init",
-        any=(*NCCL_ERRORS, "ncclRemoteError", "ncclInvalidUsage"),
+        any=(*reading.NCCL_ERRORS, "ncclRemoteError", "ncclInvalidUsage"),
         none=("NCCL WARN", "NCCL INFO"),
         kinds=("exception", "wrapper", "log"),
         when=reading.is_loud,

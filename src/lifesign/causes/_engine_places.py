@@ -1,11 +1,11 @@
-"""Where in the engine an exception was raised, and which exceptions are somebody else's: the tables of engine-bug.
+"""Where in the engine an exception was raised, and which exceptions are somebody else's: tables of engine-bug and its neighbours.
 
 Paths are matched as parts of `file:func`, so that they survive releases; sources are vLLM 0.4 to 0.33 and SGLang.
 """
 
 from __future__ import annotations
 
-from lifesign.facts.model import Event
+from lifesign.facts.model import Event, Life
 from lifesign.logs.model import Frame
 
 PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -97,6 +97,45 @@ CODE_HINTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("model-forward", ("self.model(", "model_executable(")),
 )
 """What a calling line says when the frame that raised is not the engine's (a wrapper or a plug-in)."""
+
+GRAMMAR_FRAMES = (
+    "structured_output",
+    "guided_decoding",
+    "xgrammar",
+    "outlines",
+    "llguidance",
+    "lmformatenforcer",
+    "grammar_manager",
+    "/constrained/",
+)
+MULTIMODAL_FRAMES = (
+    "merge_multimodal_embeddings",
+    ":_gather_mm_embeddings",
+    ":_execute_mm_encoder",
+    ":_batch_mm",
+    ":_extract_mm_kwargs",
+    "_gen_mm_extra_hash_keys",
+)
+EMBEDS_FRAMES = ("prompt_embeds", "inputs_embeds", "embeds_utils")
+"""Frames that only a request's own content reaches: its grammar, its media, its embeddings."""
+
+ENGINE_LOOP = (
+    ":run_engine_core",
+    ":run_busy_loop",
+    ":worker_busy_loop",
+    ":_execute_worker_rpc",
+    ":_process_engine_step",
+    ":engine_step",
+    ":run_engine_loop",
+    ":_run_worker_process",
+    ":execute_model",
+    ":sample_tokens",
+    ":run_scheduler_process",
+    ":event_loop_overlap",
+    ":event_loop_normal",
+    "llm_engine.py:step",
+)
+"""Frames of the loops in which an exception ends the engine, V0 to V1 and SGLang."""
 
 LOADING_FRAMES = (
     "model_loader",
@@ -283,3 +322,26 @@ def place_of(event: Event) -> str:
             return "spec-decode"
         return named
     return "engine-core"
+
+
+def asks_grammar(event: Event) -> bool:
+    """Whether the line that raised asks a request's grammar (`...grammar.accept_tokens(`)."""
+    frames = event.exc.frames[-1:] if event.exc else []
+    return any("grammar.accept" in frame.code or "structured_output_request" in frame.code for frame in frames)
+
+
+def counts_external_tokens(event: Event, life: Life) -> bool:
+    """Whether the scheduler failed at arithmetic that a connector feeds: tokens that it promised to bring (LMCache#2327)."""
+    exc = event.exc
+    if exc is None or not exc.frames or exc.short_type not in ("AssertionError", "ValueError"):
+        return False
+    last = exc.frames[-1]
+    place = last.file.replace("\\", "/")
+    if "core/sched/" not in place and "kv_cache_manager" not in place and "block_pool" not in place:
+        return False
+    if not any(part in f"{last.code} {exc.message}" for part in ("num_new_tokens", "external", "computed_tokens")):
+        return False
+    return (
+        bool(life.config.get("kv_transfer_config"))
+        or life.mentions("LMCache INFO", "Creating v1 connector") is not None
+    )

@@ -65,10 +65,7 @@ def _not_inspected(event: Event, life: Life) -> bool:
     """Whether the refusal of an architecture is the true reason: its inspection did not fail, and it isn't listed."""
     if life.before(event, "Error in inspecting model architecture", "Error raised in subprocess") is not None:
         return False
-    head, _, listed = event.text.partition("Supported architectures")
-    start = head.find("['")
-    name = head[start + 2 : head.find("'", start + 2)] if start >= 0 else ""
-    return not (name and f"'{name}'" in listed)
+    return not reading.is_listed(event, life)
 
 
 def _config_frames(event: Event, life: Life) -> bool:
@@ -90,7 +87,6 @@ SIGNATURES = (
     Signature(
         "aux-download",
         any=(
-            "loading vocab file",
             "vocab file",
             "openaipublic.blob.core.windows.net",
             "TIKTOKEN_ENCODINGS_BASE",
@@ -449,7 +445,6 @@ SIGNATURES = (
         "lora-missing",
         any=(
             "Loading lora ",
-            "Can't find 'adapter_config.json'",
             "adapter_config.json",
             "No adapter found for",
             "LoRA adapter",

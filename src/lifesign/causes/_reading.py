@@ -26,6 +26,17 @@ _UNITS_GIB = {
     "GB": 1.0,
     "TiB": 1024.0,
 }
+NCCL_ERRORS = (
+    "NCCL error",
+    "NCCL Error",
+    "NCCL_ERROR_",
+    "RCCL error",
+    "ncclUnhandledCudaError",
+    "ncclSystemError",
+    "ncclInternalError",
+    "unhandled system error",
+)
+"""How an NCCL return code surfaces: vLLM's pynccl, torch's ProcessGroupNCCL, cupy."""
 UNIFIED_DEVICES = (
     "gfx1151",
     "gfx1150",
@@ -52,6 +63,14 @@ def gib(text: str) -> float | None:
     if match is None:
         return None
     return float(match[1]) * _UNITS_GIB.get(match[2], 0.0)
+
+
+def is_listed(event: Event, life: Life) -> bool:
+    """Whether a refused architecture stands in the message's own list of supported ones: then its inspection failed."""
+    head, _, listed = event.text.partition("Supported architectures")
+    start = head.find("['")
+    name = head[start + 2 : head.find("'", start + 2)] if start >= 0 else ""
+    return bool(name) and f"'{name}'" in listed
 
 
 def ascend_code(*codes: str) -> str:

@@ -61,7 +61,7 @@ def _refine(finding: Finding, life: Life) -> Finding | None:
 
 
 def _refine_warning(finding: Finding, life: Life) -> Finding | None:
-    after = life.after(finding.event, *signs.NCCL_ERRORS)
+    after = life.after(finding.event, *reading.NCCL_ERRORS)
     if after is not None and finding.subtype == "nccl-init":
         family = _nccl_family(after.text)
         finding.subtype = family if family == "nccl-unhandled-system" else "nccl-init"

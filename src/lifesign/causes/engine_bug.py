@@ -8,17 +8,22 @@ merely reports what it was given.
 
 from __future__ import annotations
 
-from lifesign.causes._engine_places import LOADING_FRAMES, OTHER_TEXTS, OTHER_TYPES, SLIPS, is_engine_frame, place_of
-from lifesign.causes._reading import speculates
-from lifesign.causes.kv_connector import counts_external_tokens
-from lifesign.causes.model import DECISIVE, SYMPTOM, Cause, Finding, Signature, Subtype
-from lifesign.causes.request_poison import (
+from lifesign.causes._engine_places import (
     EMBEDS_FRAMES,
     ENGINE_LOOP,
     GRAMMAR_FRAMES,
+    LOADING_FRAMES,
     MULTIMODAL_FRAMES,
+    OTHER_TEXTS,
+    OTHER_TYPES,
+    SLIPS,
     asks_grammar,
+    counts_external_tokens,
+    is_engine_frame,
+    place_of,
 )
+from lifesign.causes._reading import speculates
+from lifesign.causes.model import DECISIVE, SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life, Phase
 from lifesign.remedies import library as lib
 from lifesign.remedies.model import Remedy

@@ -87,14 +87,6 @@ def _at_start(event: Event, life: Life) -> bool:
     return event.phase in (Phase.LOAD, Phase.PROFILE, Phase.CAPTURE) and event.weight != "request" and not quiet
 
 
-def _listed_though(event: Event, life: Life) -> bool:
-    """Whether the refused architecture stands in the list of supported ones: then its inspection failed."""
-    head, _, listed = event.text.partition("Supported architectures")
-    start = head.find("['")
-    name = head[start + 2 : head.find("'", start + 2)] if start >= 0 else ""
-    return bool(name) and f"'{name}'" in listed
-
-
 def _refine(finding: Finding, life: Life) -> Finding | None:
     """Adds what the log says about Windows, the CPU build and the shadowing library."""
     text = finding.event.text
@@ -451,7 +443,7 @@ SIGNATURES = (
     Signature(
         "import-error",
         all=("Model architectures [", "are not supported"),
-        when=_listed_though,
+        when=reading.is_listed,
         certainty="supported",
         strength=SYMPTOM,
         why=T(

@@ -9,19 +9,12 @@ from __future__ import annotations
 import re
 
 from lifesign.causes._reading import explain
+from lifesign.causes._xid import BOARD_XIDS, ECC_XIDS, PROOF_XIDS, SOFT_XIDS, xid_of
 from lifesign.causes.model import DECISIVE, SYMPTOM, TRACE, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life
 from lifesign.remedies.model import Remedy
 from lifesign.text import T
 
-ECC_XIDS = frozenset({48, 63, 64, 92, 94, 95, 140, 160})
-"""Memory errors: double-bit ECC, page retirement, row remapping, contained/uncontained error."""
-BOARD_XIDS = frozenset({74, 79, 109, 110, 119, 120, 136, 137, 143, 144, 145, 149, 150, 154})
-"""Link, bus or firmware: NVLink error, fallen off the bus, GSP time-out, recovery needed."""
-PROOF_XIDS = frozenset({48, 74, 79, 94, 95, 119, 120})
-"""Faults of the card that explain any device error around them."""
-SOFT_XIDS = frozenset({13, 31, 32, 43, 45, 68, 69})
-"""Mostly raised by the program (exception in a kernel, page fault, channel reset) or by the driver's clean-up."""
 _DRIVER_FRAMES = ("uvm_spin_loop", "uvm_tracker_wait", "uvm_thread_context_wait")
 _DRIVER_WORDS = ("nvidia", "nv_queue", "uvm_", "_nv0", "amdgpu", "i915", " xe ")
 _OURS = re.compile(r"(?i)vllm|enginecor|python|pt_main|ray::")
@@ -145,12 +138,6 @@ def _in_driver(event: Event, life: Life) -> bool:
     if not any(word in text for word in _DRIVER_WORDS):
         return False
     return _OURS.search(event.text[:500]) is not None or any(word in event.text.lower() for word in _DRIVER_WORDS)
-
-
-def xid_of(text: str) -> int | None:
-    """The number in `NVRM: Xid (PCI:0000:9b:00): 79, pid=...`, or None."""
-    match = re.search(r"Xid \([^)]{1,60}\): (\d{1,3})", text[:4000])
-    return int(match[1]) if match else None
 
 
 def _fill(finding: Finding, life: Life) -> Finding | None:

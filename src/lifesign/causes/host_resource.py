@@ -70,19 +70,7 @@ def _port_refused(event: Event, life: Life) -> bool:
 
 def _nccl_failed_after(event: Event, life: Life) -> bool:
     """A warning of NCCL or ray about shared memory counts when something dies after it."""
-    return (
-        life.after(
-            event,
-            "NCCL error",
-            "NCCL Error",
-            "DistBackendError",
-            "SIGBUS",
-            "Bus error",
-            "unhandled system error",
-            "ncclSystemError",
-        )
-        is not None
-    )
+    return life.after(event, *reading.NCCL_ERRORS, "DistBackendError", "SIGBUS", "Bus error") is not None
 
 
 def _bus_error_of_shm(event: Event, life: Life) -> bool:

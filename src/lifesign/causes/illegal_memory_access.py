@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from lifesign.causes import _advice as advice
 from lifesign.causes import _reading as reading
+from lifesign.causes._xid import BOARD_XIDS, ECC_XIDS, SOFT_XIDS, xid_of
 from lifesign.causes.model import SYMPTOM, Cause, Evidence, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life, Phase
 from lifesign.remedies.library import collect, comm, graphs, host, loading, memory
@@ -376,24 +377,15 @@ def refine(finding: Finding, life: Life) -> Finding | None:
 def _kernel_log(finding: Finding, life: Life) -> None:
     """Xid 13 and 31 confirm a software fault; memory, bus and power Xids mean that the card itself may be at fault."""
     for event in reading.edges(life):
-        if event.kind != "kernel":
-            continue
-        if any(f"): {number}," in event.text for number in (13, 31, 43)) and "Xid" in event.text:
-            finding.evidence.append(
-                Evidence(
-                    event, "confirmation", T("The driver logged the same fault (Xid).", "驱动记录了同一故障（Xid）。")
-                )
-            )
+        number = xid_of(event.text) if event.kind == "kernel" else None
+        if number in SOFT_XIDS:
+            why = T("The driver logged the same fault (Xid).", "驱动记录了同一故障（Xid）。")
+            finding.evidence.append(Evidence(event, "confirmation", why))
             return
-        if "Xid" in event.text and any(
-            f"): {number}," in event.text for number in (48, 63, 64, 74, 79, 92, 94, 95, 119)
-        ):
+        if number in ECC_XIDS or number in BOARD_XIDS:
             finding.certainty = "possible"
-            reading.add_context(
-                finding,
-                event,
-                T("The kernel log shows a hardware error of this GPU.", "内核日志里有这块 GPU 的硬件错误。"),
-            )
+            why = T("The kernel log shows a hardware error of this GPU.", "内核日志里有这块 GPU 的硬件错误。")
+            reading.add_context(finding, event, why)
             return
 
 

@@ -6,6 +6,7 @@ connector's frames belong to their own causes.
 
 from __future__ import annotations
 
+from lifesign.causes._engine_places import counts_external_tokens
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life
 from lifesign.logs.model import Frame
@@ -234,23 +235,6 @@ def _by_frames(event: Event, life: Life) -> str:
     if "offload" in config:
         return "cpu-offload-assert" if asserted else "cpu-offload"
     return "connector"
-
-
-def counts_external_tokens(event: Event, life: Life) -> bool:
-    """Whether the scheduler failed at arithmetic that a connector feeds: tokens that it promised to bring (LMCache#2327)."""
-    exc = event.exc
-    if exc is None or not exc.frames or exc.short_type not in ("AssertionError", "ValueError"):
-        return False
-    last = exc.frames[-1]
-    place = last.file.replace("\\", "/")
-    if "core/sched/" not in place and "kv_cache_manager" not in place and "block_pool" not in place:
-        return False
-    if not any(part in f"{last.code} {exc.message}" for part in ("num_new_tokens", "external", "computed_tokens")):
-        return False
-    return (
-        bool(life.config.get("kv_transfer_config"))
-        or life.mentions("LMCache INFO", "Creating v1 connector") is not None
-    )
 
 
 def _raised_there(event: Event, _life: Life) -> bool:

@@ -8,30 +8,13 @@ from __future__ import annotations
 
 import re
 
+from lifesign.causes._engine_places import EMBEDS_FRAMES, ENGINE_LOOP, GRAMMAR_FRAMES, MULTIMODAL_FRAMES, asks_grammar
 from lifesign.causes.model import DECISIVE, SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life, Phase
 from lifesign.remedies import library as lib
 from lifesign.remedies.model import Form, Remedy
 from lifesign.text import T
 
-GRAMMAR_FRAMES = (
-    "structured_output",
-    "guided_decoding",
-    "xgrammar",
-    "outlines",
-    "llguidance",
-    "lmformatenforcer",
-    "grammar_manager",
-    "/constrained/",
-)
-MULTIMODAL_FRAMES = (
-    "merge_multimodal_embeddings",
-    ":_gather_mm_embeddings",
-    ":_execute_mm_encoder",
-    ":_batch_mm",
-    ":_extract_mm_kwargs",
-    "_gen_mm_extra_hash_keys",
-)
 SAMPLING_FRAMES = (
     "logit_bias",
     "logits_bias",
@@ -42,7 +25,6 @@ SAMPLING_FRAMES = (
     "openai/logits_processors",
     "logits_process.py",
 )
-EMBEDS_FRAMES = ("prompt_embeds", "inputs_embeds", "embeds_utils")
 _OTHERS = (
     "out of memory",
     "NCCL error",
@@ -230,12 +212,6 @@ def _vocabulary_sized(event: Event) -> bool:
     return match is None or int(match[1]) >= 1000
 
 
-def asks_grammar(event: Event) -> bool:
-    """Whether the line that raised asks a request's grammar (`...grammar.accept_tokens(`)."""
-    frames = event.exc.frames[-1:] if event.exc else []
-    return any("grammar.accept" in frame.code or "structured_output_request" in frame.code for frame in frames)
-
-
 def _came_twice(event: Event, life: Life) -> bool:
     """Whether the id that an error names was accepted twice in this life."""
     if event.exc is None or event.exc.short_type not in ("KeyError", "AssertionError", "ValueError", "RuntimeError"):
@@ -264,24 +240,6 @@ def _alone_in_pool(event: Event, life: Life) -> bool:
     queued = re.search(r"#queue-req: (\d{1,6})", last.text[:4000])
     return running is not None and queued is not None and int(running[1]) <= 1 and int(queued[1]) == 0
 
-
-ENGINE_LOOP = (
-    ":run_engine_core",
-    ":run_busy_loop",
-    ":worker_busy_loop",
-    ":_execute_worker_rpc",
-    ":_process_engine_step",
-    ":engine_step",
-    ":run_engine_loop",
-    ":_run_worker_process",
-    ":execute_model",
-    ":sample_tokens",
-    ":run_scheduler_process",
-    ":event_loop_overlap",
-    ":event_loop_normal",
-    "llm_engine.py:step",
-)
-"""Frames of the loops in which an exception ends the engine, V0 to V1 and SGLang."""
 
 CAUSE = Cause(
     slug="request-poison",
