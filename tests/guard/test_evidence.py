@@ -183,7 +183,7 @@ def test_stacks_of_a_running_and_of_a_stopped_process(sleeper: subprocess.Popen[
 
 
 def test_without_pyspy_the_text_says_so(monkeypatch: pytest.MonkeyPatch, sleeper: subprocess.Popen[bytes]) -> None:
-    monkeypatch.setattr(stacks, "find_pyspy", lambda: None)
+    monkeypatch.setattr(stacks, "find_py_spy", lambda: None)
     proc = procs.identify(sleeper.pid)
     assert proc is not None
     assert "pip install" in stacks.python_stacks(Helpers(), [proc])[proc]

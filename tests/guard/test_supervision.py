@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from lifesign.guard import procs
+
 from .harness import ENGINE, LIFESIGN, PATIENCE_S, guard, private_tmps, wait_until
 
 ROLES = {"api": "signal", "core": "core-died-no-trace", "worker": "worker-died-no-trace"}
@@ -316,3 +318,75 @@ def test_remedies_are_applied_one_at_a_time(tmp_path: Path) -> None:
         assert incidents[2]["decision"]["undo"] == applied[1]
         assert incidents[-1]["decision"]["action"] == "hold"
         assert len(incidents) <= 4
+
+
+def test_a_new_command_gets_a_new_budget(tmp_path: Path) -> None:
+    with guard(tmp_path, engine_args=("--die", "quick")) as run:
+        assert run.wait(90) == 1
+        assert len(run.incidents()) == 3
+    with guard(tmp_path, engine_args=("--die", "quick")) as run:
+        assert run.wait(60) == 1
+        assert len(run.incidents()) == 4, "the same command: its budget is spent"
+    with guard(tmp_path, engine_args=("--die", "quick", "--noise", "1")) as run:
+        assert run.wait(90) == 1
+        assert len(run.incidents()) == 7
+
+
+ORPHANING = """
+import os, time
+for _ in range(5):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            time.sleep(0.05)
+        os._exit(0)
+    os.wait()
+time.sleep(14)
+zombies = 0
+for name in os.listdir("/proc"):
+    if name.isdigit():
+        fields = open(f"/proc/{name}/stat").read().rpartition(")")[2].split()
+        zombies += fields[0] == "Z" and fields[1] == "1"
+print("zombies of pid 1:", zombies, flush=True)
+time.sleep(60)
+"""
+
+
+def can_be_pid_1() -> bool:
+    done = subprocess.run(["unshare", "-rpf", "--mount-proc", "true"], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+@pytest.mark.skipif(not can_be_pid_1(), reason="no pid namespace may be made here")
+def test_as_pid_1_it_reaps_and_stops(tmp_path: Path) -> None:
+    command = [
+        *LIFESIGN,
+        "guard",
+        "--http",
+        "off",
+        "--state-dir",
+        str(tmp_path / "s"),
+        "--grace",
+        "3",
+        "--",
+        sys.executable,
+        "-c",
+        ORPHANING,
+    ]
+    process = subprocess.Popen(
+        ["unshare", "-rpf", "--mount-proc", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "zombies of pid 1: 0\n"
+        (child,) = [pid for pid in procs.all_pids() if (stat := procs.read_stat(pid)) and stat.ppid == process.pid]
+        asked = time.monotonic()
+        os.kill(child, signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
+        assert time.monotonic() - asked < 5.0
+    finally:
+        process.kill()
+        process.communicate()

@@ -14,29 +14,38 @@ from lifesign.text import Lang, T, default_lang
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
+COMMAND = typer.Argument(None, metavar="[-- COMMAND ARGS...]", help="The engine, as you would start it.")
+MODEL = typer.Option(None, "--model", help="Model folder or repository [default: from the command].")
+PORT = typer.Option(None, "--port", min=1, max=65535, help="Port of the engine [default: from the command].")
+RANKS = typer.Option(1, "--ranks", min=1, max=1024, help="Ranks over all nodes [default: from the command].")
+ALL_REDUCE = typer.Option(
+    None, "--all-reduce/--no-all-reduce", help="Try an all-reduce between ranks [default: with more than one rank]."
+)
+NNODES = typer.Option(1, "--nnodes", min=1, max=256, help="Nodes; run the same command on each of them.")
+NODE_RANK = typer.Option(0, "--node-rank", min=0, help="Number of this node, from 0.")
+MASTER_ADDR = typer.Option("127.0.0.1", "--master-addr", help="Address of node 0.")
+MASTER_PORT = typer.Option(29577, "--master-port", min=1, max=65000, help="A free port on node 0 (and some above).")
+TIMEOUT = typer.Option(30.0, "--timeout", min=1.0, max=600.0, help="Longest wait of a slow check, in seconds.")
+OFFLINE = typer.Option(False, "--offline", help="Don't ask the hub.")
+FORMAT = typer.Option("terminal", "--format", help="terminal or json.")
+LANG = typer.Option(None, "--lang", help="en or zh [default: from the locale].")
+
+
 @app.command(context_settings={"allow_interspersed_args": False})
 def check(
-    command: list[str] = typer.Argument(
-        None, metavar="[-- COMMAND ARGS...]", help="The engine, as you would start it."
-    ),
-    model: str = typer.Option(None, "--model", help="Model folder or repository [default: from the command]."),
-    port: int = typer.Option(None, "--port", min=1, max=65535, help="Port of the engine [default: from the command]."),
-    ranks: int = typer.Option(1, "--ranks", min=1, max=1024, help="Ranks over all nodes [default: from the command]."),
-    all_reduce: bool = typer.Option(
-        None, "--all-reduce/--no-all-reduce", help="Try an all-reduce between ranks [default: with more than one rank]."
-    ),
-    nnodes: int = typer.Option(1, "--nnodes", min=1, max=256, help="Nodes; run the same command on each of them."),
-    node_rank: int = typer.Option(0, "--node-rank", min=0, help="Number of this node, from 0."),
-    master_addr: str = typer.Option("127.0.0.1", "--master-addr", help="Address of node 0."),
-    master_port: int = typer.Option(
-        29577, "--master-port", min=1, max=65000, help="A free port on node 0 (and some above)."
-    ),
-    timeout: float = typer.Option(
-        30.0, "--timeout", min=1.0, max=600.0, help="Longest wait of a slow check, in seconds."
-    ),
-    offline: bool = typer.Option(False, "--offline", help="Don't ask the hub."),
-    format: str = typer.Option("terminal", "--format", help="terminal or json."),
-    lang: str = typer.Option(None, "--lang", help="en or zh [default: from the locale]."),
+    command: list[str] = COMMAND,
+    model: str = MODEL,
+    port: int = PORT,
+    ranks: int = RANKS,
+    all_reduce: bool = ALL_REDUCE,
+    nnodes: int = NNODES,
+    node_rank: int = NODE_RANK,
+    master_addr: str = MASTER_ADDR,
+    master_port: int = MASTER_PORT,
+    timeout: float = TIMEOUT,
+    offline: bool = OFFLINE,
+    format: str = FORMAT,
+    lang: str = LANG,
 ) -> None:
     """Check this machine (and this command) before starting an engine.
 

@@ -30,7 +30,7 @@ from typing import Any, Literal
 from lifesign.guard import procs
 from lifesign.guard.life import mapped_shm, orphans_of
 from lifesign.guard.procs import ProcId, Stat
-from lifesign.guard.sockets import listening_inodes, socket_inodes
+from lifesign.guard.sockets import listening, listening_inodes, socket_inodes
 from lifesign.guard.statedir import read_json
 
 MIN_AGE_S = 60.0
@@ -190,22 +190,11 @@ def holdings(pid: int, device_pids: set[int] | None = None) -> list[str]:
     if device_pids and pid in device_pids:
         held.append("device memory")
     mine = socket_inodes(pid)
-    held += [f"port {port}" for port, inode in _listening() if inode in mine]
+    held += [f"port {port}" for port, inode in listening() if inode in mine]
     size = sum(_size(name) for name in mapped_shm(pid))
     if size:
         held.append(f"{size >> 20} MiB of /dev/shm")
     return held
-
-
-def _listening() -> list[tuple[int, str]]:
-    found = []
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with suppress(OSError), open(table, encoding="ascii", errors="replace") as file:
-            for line in file:
-                fields = line.split()
-                if len(fields) > 9 and fields[3] == "0A":
-                    found.append((int(fields[1].rpartition(":")[2], 16), fields[9]))
-    return found
 
 
 def _size(path: str) -> int:

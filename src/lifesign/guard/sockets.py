@@ -9,17 +9,21 @@ from contextlib import suppress
 _LISTEN = "0A"
 
 
-def listening_inodes(port: int) -> set[str]:
-    """Inodes of the sockets that listen on `port`."""
-    inodes: set[str] = set()
+def listening() -> list[tuple[int, str]]:
+    """(port, inode) of every TCP socket that listens here."""
+    found: list[tuple[int, str]] = []
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError), open(table, encoding="ascii", errors="replace") as file:
-            next(file, None)
             for line in file:
                 fields = line.split()
-                if len(fields) > 9 and fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
-                    inodes.add(fields[9])
-    return inodes
+                if len(fields) > 9 and fields[3] == _LISTEN:
+                    found.append((int(fields[1].rpartition(":")[2], 16), fields[9]))
+    return found
+
+
+def listening_inodes(port: int) -> set[str]:
+    """Inodes of the sockets that listen on `port`."""
+    return {inode for number, inode in listening() if number == port}
 
 
 def socket_inodes(pid: int) -> set[str]:

@@ -5,6 +5,7 @@ recover -> [ start -> watch -> (stopped: leave) -> bury -> decide -> clear -> wa
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import secrets
@@ -322,7 +323,8 @@ class Guard:
         settings = self.context.settings
         raw = read_json(self.context.state.policy_path)
         memory = None
-        if raw is not None:
+        # Another command is another engine: what was learned of the last one, and its spent budget, don't count.
+        if raw is not None and raw.get("command") == self._command_mark():
             try:
                 memory = Memory.load(raw)
             except (KeyError, TypeError, ValueError):
@@ -333,7 +335,12 @@ class Guard:
 
     def _save_policy(self) -> None:
         with suppress(OSError):
-            write_json(self.context.state.policy_path, self._policy.memory.export())
+            value = {"command": self._command_mark(), **self._policy.memory.export()}
+            write_json(self.context.state.policy_path, value)
+
+    def _command_mark(self) -> str:
+        """Recognises the command line without writing down what may be secret in it."""
+        return hashlib.sha256("\0".join(self.context.settings.command).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _reap_strangers(helpers: Helpers) -> None:

@@ -9,26 +9,19 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import signal
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 from lifesign.guard import procs
 from lifesign.guard.helpers import Helpers
+from lifesign.guard.probes.stacks import find_py_spy
 from lifesign.guard.procs import ProcId
 
 PYSPY_TIMEOUT_S = 4.0
 MAX_THREADS = 64
 MAX_PROCESSES = 24
-
-
-def find_pyspy() -> str | None:
-    """The py-spy beside this Python, or on the path."""
-    beside = Path(sys.executable).with_name("py-spy")
-    return str(beside) if beside.exists() else shutil.which("py-spy")
 
 
 def ptrace_advice() -> str:
@@ -41,7 +34,7 @@ def ptrace_advice() -> str:
 
 def python_stacks(helpers: Helpers, targets: list[ProcId]) -> dict[ProcId, str]:
     """Stacks of several processes at once, by py-spy; a text that starts with `no Python stack` where there is none."""
-    pyspy = find_pyspy()
+    pyspy = find_py_spy()
     if pyspy is None:
         return dict.fromkeys(targets, "no Python stack: py-spy is not installed (pip install 'lifesign[stacks]')\n")
 
