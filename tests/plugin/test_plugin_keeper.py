@@ -228,6 +228,15 @@ def test_where_nothing_can_be_seen_vllms_own_limit_is_the_floor() -> None:
     assert 300.0 <= bench.wait_until_dead(2000.0) <= 900.0
 
 
+def test_a_worker_that_works_gets_at_least_the_limit_that_the_user_set_for_vllm() -> None:
+    bench = Bench(lambda age_s: (working(),), floor_s=2000.0)
+    bench.teach()
+    assert bench.wait(1990.0) == pytest.approx(1990.0)
+    short = Bench(lambda age_s: (working(),), floor_s=10.0)
+    short.teach()
+    assert 600.0 <= short.wait_until_dead(4000.0) <= 3600.0
+
+
 def test_one_rank_on_another_node_keeps_local_blocked_ranks_from_being_called_dead() -> None:
     bench = Bench(lambda age_s: (blocked(11, 0), unseen(1)), floor_s=300.0)
     bench.teach()

@@ -6,8 +6,8 @@ can't do anything but wait meanwhile, so looking costs nothing while a step is l
 to be cheap.
 
 Two rules go beyond the core's:
-- Where nothing can be seen of a worker (another node, no /proc, a GPU without a sensor), the wait is never shorter than
-  vLLM's own limit. Patience without evidence must not kill earlier than no patience at all.
+- Where nothing can be seen of a worker (another node, no /proc, a GPU without a sensor), or it works, the wait is never
+  shorter than vLLM's own limit. Patience must not kill earlier than no patience at all, unless something is known to be stuck.
 - A death is announced with its reason, who, and all stacks *before* vLLM is told, because vLLM then ends the workers.
 """
 
@@ -37,6 +37,8 @@ LEARN_COST_SHARE = 0.0003
 BUSY_SHARE = 0.8
 REPORT_FACTOR = 2.0
 LINES_PER_STEP = 12
+NO_PROOF = (Finding.SILENT_TOO_LONG, Finding.WORKING_TOO_LONG)
+"""Ends that follow from a time alone; they may not come before vLLM's own limit would."""
 DOUBTFUL = (Activity.SPINNING, Activity.UNCLEAR)
 
 
@@ -203,8 +205,8 @@ class Keeper:
 
     def _dead(self, wait: Wait, kill: Kill) -> None:
         """Announce the death, stacks included, and raise; or start over where only vLLM's own limit may decide."""
-        unknown = kill.why is Finding.SILENT_TOO_LONG and wait.age_s < self.floor_s
-        if unknown or (kill.why is Finding.STUCK_TOO_LONG and self._ask_about_spinners(wait.now_s, anyway=True)):
+        too_early = kill.why in NO_PROOF and wait.age_s < self.floor_s
+        if too_early or (kill.why is Finding.STUCK_TOO_LONG and self._ask_about_spinners(wait.now_s, anyway=True)):
             self.detector.handle(Begin(**_life_of(self.detector)), wait.now_s)
             return
         who = ", ".join(kill.who) or self._evidence()
