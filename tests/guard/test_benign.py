@@ -1,6 +1,6 @@
 """Slow is not dead: engines that really compute, disturbed in ways that kill nobody, must not be killed by guard.
 
-LIFESIGN_BENIGN_TRIALS sets the number of trials: 20 by default; `long` runs 300. Several engines run side by side on
+LIFESIGN_BENIGN_TRIALS sets the number of trials: 50 in CI, 14 elsewhere; `long` runs 300. Several engines run side by side on
 purpose: they are one another's noisy neighbours.
 """
 
@@ -28,7 +28,7 @@ from .harness import GuardRun, wait_until
 
 BUSY = str(Path(__file__).with_name("busy_engine.py"))
 SIDE_BY_SIDE = 4
-TRIALS = int(os.environ.get("LIFESIGN_BENIGN_TRIALS", "20"))
+TRIALS = int(os.environ.get("LIFESIGN_BENIGN_TRIALS", "50" if os.environ.get("CI") else "14"))
 LAST_S = 20.0
 RECOVERY_S = 120.0
 HOG = [sys.executable, "-c", "while True: pass"]

@@ -14,8 +14,8 @@ from lifesign.guard.logstore import read_segment, segments
 
 from .harness import guard, private_tmps, wait_until
 
-ROUNDS = int(os.environ.get("LIFESIGN_GUARD_KILLS", "6"))
-"""Moments in the default run; 20 and more with LIFESIGN_GUARD_KILLS."""
+ROUNDS = int(os.environ.get("LIFESIGN_GUARD_KILLS", "20" if os.environ.get("CI") else "6"))
+"""Moments: 20 in CI, 6 elsewhere, or as LIFESIGN_GUARD_KILLS says."""
 
 
 def test_a_killed_guard_leaves_an_engine_that_the_next_one_finds(tmp_path: Path) -> None:

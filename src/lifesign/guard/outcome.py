@@ -10,6 +10,7 @@ from lifesign.guard import procs
 from lifesign.guard.blackbox import Capture
 from lifesign.guard.evidence.kernel import KernelReport
 from lifesign.guard.life import Life, Member
+from lifesign.text import T
 
 if TYPE_CHECKING:
     from lifesign.guard.session import Session
@@ -22,6 +23,7 @@ class Call:
     finding: str
     who: tuple[str, ...] = ()
     stopped: bool = False
+    words: T | None = None
 
 
 class Watcher(Protocol):

@@ -144,10 +144,10 @@ _HARDWARE = T(
     "hardware fault: drain this node and reset or replace the device before anything starts on it again",
     "硬件故障：先把该节点排空，重置或更换设备，再启动任何任务",
 )
-_TRANSIENT = T("this kind of death may not come back: start again", "这类死亡未必会重现：重新启动")
-_LOST = T("a process was lost: start again", "丢失了一个进程：重新启动")
-_NETWORK = T("the download may succeed next time: try again", "下载也许下次就能成功：重试")
-_UNKNOWN = T("the cause is not known: start again, within the budget", "原因未知：在次数限额内重新启动")
+_TRANSIENT = T("this kind of death may not come back", "这类死亡未必会重现")
+_LOST = T("a process was lost; the next start may live", "丢了一个进程，重启后也许就好")
+_NETWORK = T("the download may succeed next time", "下载也许下次就能成功")
+_UNKNOWN = T("the cause is not known, and the budget is not spent", "原因未知，重启次数还在限额内")
 
 RULES: tuple[Rule, ...] = (
     Rule("hardware-fault", "*", "*", "hardware", _HARDWARE),
@@ -349,7 +349,7 @@ def apply_changes(
     return command, environment
 
 
-_WITH_CHANGE = T("start again with one change: {change}", "改一处后重新启动：{change}")
+_WITH_CHANGE = T("with one change: {change}", "改一处：{change}")
 _NO_REMEDY_LEFT = T(
     "{change} did not help and was undone; no other remedy is known to fit",
     "{change} 没有用，已撤销；没有其他适用的办法",

@@ -269,7 +269,7 @@ _STUCK = (
     T("The engine hung: requests waited and nothing moved", "引擎卡死：请求在等，却没有任何进展"),
     T(
         "{finding}: {who}. The stacks of that moment are in the bundle; compare the processes: the one that differs is the culprit.",
-        "{finding}：{who}。当时各进程的调用栈都在事故包里；对比一下，与众不同的那个就是元凶。",
+        "卡住的是：{who}。当时各进程的调用栈都在事故包里；对比一下，与众不同的那个就是元凶。",
     ),
 )
 _CRASHED = (

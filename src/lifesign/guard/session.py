@@ -32,7 +32,7 @@ from lifesign.guard.life import ENGINE_ROLES, Life, Member
 from lifesign.guard.outcome import Call, Outcome, Watcher
 from lifesign.guard.spawn import KeeperLink, Streams, open_streams, spawn_engine, spawn_keeper
 from lifesign.guard.statedir import write_json
-from lifesign.text import T
+from lifesign.text import Lang, T
 
 TICK_S = 0.5
 SCAN_S = 0.5
@@ -215,7 +215,9 @@ class Session:
         call = self.watcher.tick(self)
         if call is not None:
             self.call = call
-            self.context.voice.say(_CALLED, finding=call.finding, who=", ".join(call.who) or "-")
+            self.context.voice.say(
+                _CALLED, finding=_said(call, self.context.settings.lang), who=", ".join(call.who) or "-"
+            )
             self.begin_ending("hang")
 
     def _decide(self, now_s: float) -> None:
@@ -423,6 +425,10 @@ class Session:
         while self._keeper is not None and not done() and self.context.clock() < until_s:
             self._selector.select(0.05)
             self._hear_keeper()
+
+
+def _said(call: Call, lang: Lang) -> str:
+    return call.words.pick(lang) if call.words is not None else call.finding
 
 
 _SERVING = T("the engine serves after {seconds} s", "引擎 {seconds} 秒后开始服务")

@@ -170,7 +170,7 @@ class Guard:
     def _bury(self, outcome: Outcome, command: list[str], environment: dict[str, str]) -> Closed | None:
         """Write the incident in a thread, so that a stop request is heard; None when there was no time to finish."""
         context = self.context
-        context.voice.say(_DIED, how=_how(outcome))
+        context.voice.say(_DIED, how=_how(outcome).pick(context.settings.lang))
         box: list[Closed] = []
         failure: list[BaseException] = []
 
@@ -357,12 +357,12 @@ def _reap_strangers(helpers: Helpers) -> None:
                 os.waitpid(info.si_pid, os.WNOHANG)
 
 
-def _how(outcome: Outcome) -> str:
-    """`exit code 0, a server process was asked by nobody to end`: what the outside shows."""
+def _how(outcome: Outcome) -> T:
+    """How the server process ended, as the outside shows it."""
     if outcome.status is None:
-        return outcome.trigger
+        return T(outcome.trigger, outcome.trigger)
     code, name = procs.describe_status(outcome.status)
-    return name if name is not None else f"exit code {code}"
+    return T(name, name) if name is not None else T(f"exit code {code}", f"退出码 {code}")
 
 
 _DIED = T("the engine died ({how}); saving the evidence", "引擎死亡（{how}）；正在保存现场")

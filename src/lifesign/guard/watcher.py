@@ -166,7 +166,7 @@ class EngineWatcher:
         elif isinstance(command, Kill):
             if command.why is not Finding.EXITED:  # ends of processes are the session's own business
                 stopped = command.why is Finding.STOPPED_TOO_LONG
-                self._verdict = Call(command.why.value, command.who, stopped)
+                self._verdict = Call(in_words(command.why).en, command.who, stopped, in_words(command.why))
         elif isinstance(command, Canary):
             if self._sensor is not None:
                 self._sensor.ask(command.timeout_s)
@@ -194,10 +194,11 @@ class EngineWatcher:
         if bad and not self._suspected:
             metrics.suspicions.inc()
             metrics.suspicion_s.observe(change.wall_s)
+            lang = context.settings.lang
             text = _SUSPECT if change.limit_s > 0 else _SUSPECT_AT_ONCE
             context.voice.say(
                 text,
-                finding=change.finding.value,
+                finding=in_words(change.finding).pick(lang),
                 who=who,
                 age=f"{change.wall_s:.0f}",
                 limit=f"{change.limit_s:.0f}",
@@ -223,6 +224,11 @@ class _Forgiving:
         return 0
 
 
+def in_words(finding: Finding) -> T:
+    """What the detector found, for a person."""
+    return T(finding.value, _FINDINGS_ZH.get(finding, finding.value))
+
+
 def backend() -> Backend:
     """`gpu` where a device of some maker is to be seen, else `cpu`."""
     return "gpu" if any(Path(path).exists() for path in _ACCELERATORS) else "cpu"
@@ -238,6 +244,20 @@ def max_size(command: tuple[str, ...]) -> StepSize:
     )
 
 
+_FINDINGS_ZH = {
+    Finding.HALTED: "进程被暂停（T 状态）",
+    Finding.STOPPED_TOO_LONG: "被暂停太久",
+    Finding.START_STUCK: "启动卡死",
+    Finding.STUCK_EARLY: "看起来卡住了",
+    Finding.STUCK_TOO_LONG: "卡住太久",
+    Finding.SILENT_TOO_LONG: "太久没有动静，也看不出原因",
+    Finding.WORKING_TOO_LONG: "还在算，但已远超任何合理时间",
+    Finding.LATE: "超时，且没有在工作",
+    Finding.LATE_WORKING: "超时，但在工作",
+    Finding.LATE_UNSEEN: "超时，看不到它在做什么",
+    Finding.PROGRESS: "有进展",
+    Finding.EXITED: "有进程退出",
+}
 _SUSPECT = T(
     "suspect: {finding} ({who}); nothing for {age} s, expected within {limit} s",
     "可疑：{finding}（{who}）；{age} 秒没有进展，预期 {limit} 秒以内",
