@@ -18,6 +18,7 @@ FOLDERS = sorted(path.parent for path in (ROOT / "corpus").rglob("labels.jsonl")
 TARGETS = {
     "public": {"cause": 0.97, "subtype_all": 0.92, "line": 0.95, "must": 0.95, "must_not": 1.0},
     "blind": {"cause": 0.97, "subtype_all": 0.92, "line": 0.95, "must": 0.95, "must_not": 1.0},
+    "blind-2": {"cause": 0.97, "subtype_all": 0.92, "line": 0.95, "must": 0.95, "must_not": 1.0},
     "adversarial": {"cause": 0.98, "subtype_all": 0.92, "line": 0.95, "must": 0.95, "must_not": 0.95},
     "lab": {"cause": 1.0, "line": 0.97, "must": 0.95, "must_not": 1.0},
 }

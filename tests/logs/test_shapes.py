@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from lifesign.logs.wrappers import Unwrapper
 from lifesign.report.diagnose import diagnose_paths
 from lifesign.report.model import Report
 from tests.logs import shapes
@@ -176,3 +177,51 @@ def test_an_engines_log_quoted_in_a_prompt_is_no_evidence() -> None:
     here = Path(__file__).parent
     assert key(diagnose_paths([str(here / "quoted_engine.log")])) == ("device-oom", "serving", 147)
     assert key(diagnose_paths([str(here / "quoted_engine_healthy.log")]))[0] == "not-a-crash"
+
+
+GLOG_HEAD = "E1209 07:55:31.933101 1 backend_model.cc:692] "
+PYBIND = (
+    '"ERROR: Failed to create instance: ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine.'
+    "\\n\\nAt:\\n  /usr/local/lib/python3.10/dist-packages/vllm/worker/worker.py(471): raise_if_cache_size_invalid"
+    '\\n  /opt/tritonserver/backends/vllm/model.py(108): initialize\\n"'
+)
+
+
+def test_glog_line_with_an_exception_of_pybind11(tmp_path: Path) -> None:
+    """Triton server writes a Python exception into one quoted line: it is read as the traceback it was."""
+    path = tmp_path / "triton.log"
+    start = "INFO 12-09 07:55:30 llm_engine.py:237] Initializing an LLM engine (v0.6.3.post1) with config: model='/m'"
+    path.write_text(f"{start}\n{GLOG_HEAD}{PYBIND}\n")
+    report = diagnose_paths([str(path)])
+    assert (key(report)[0], key(report)[2]) == ("device-oom", 2)
+    unwrapped = Unwrapper().unwrap(GLOG_HEAD + PYBIND)
+    assert [part.text.partition("] ")[2] for part in unwrapped] == [
+        "ERROR: Failed to create instance",
+        "Traceback (most recent call last):",
+        '  File "/opt/tritonserver/backends/vllm/model.py", line 108, in initialize',
+        '  File "/usr/local/lib/python3.10/dist-packages/vllm/worker/worker.py", line 471, in raise_if_cache_size_invalid',
+        "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '"a path: C:\\\\new\\\\table"',
+        '"At:"',
+        '"At:\\n\\nAt:"',
+        '"',
+        '""',
+        "plain text",
+        '"ValueError: x\\n\\nAt:\\n no frame"',
+    ],
+)
+def test_glog_lines_without_one_keep_their_words(body: str) -> None:
+    parts = Unwrapper().unwrap(GLOG_HEAD + body)
+    assert all(part.text.startswith("ERROR 12-09 07:55:31 [backend_model.cc:692] ") for part in parts)
+    assert not any("Traceback" in part.text for part in parts)
+
+
+def test_an_ordinary_line_is_no_glog_line() -> None:
+    for text in ("INFO 12-09 07:55:30 [core.py:1] x", "E1209 is a part number", "I1209 07:55:20 no micros] x"):
+        assert [part.text for part in Unwrapper().unwrap(text)] == [text]

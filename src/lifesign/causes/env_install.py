@@ -43,12 +43,13 @@ def _foreign_cuda(event: Event, life: Life) -> bool:
 
 
 def _loads_nccl_next(event: Event, life: Life) -> bool:
-    """Whether the last thing before a bus error was the loading of an NCCL library."""
+    """Whether the last thing before a bus error was the loading of an NCCL library, which then never told its version."""
     loading = life.before(
         event, "Loading nccl from library", "Found nccl from library", "Failed to load NCCL library", within=6
     )
     return (
         loading is not None
+        and life.before(event, "vLLM is using nccl==", "Starting to load model", within=6) is None
         and life.before(event, "ncclShmSetup", "proxyShmSetup", "/dev/shm has only", within=30) is None
     )
 

@@ -15,6 +15,7 @@ from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life
 from lifesign.text import T
 
+FULL_SHM = re.compile(r"\s(?:9[5-9]|100)% +/dev/shm$")
 SHM_NEAR = (
     "/dev/shm has only",
     "ncclShmSetup",
@@ -23,6 +24,7 @@ SHM_NEAR = (
     "shm_broadcast",
     "SharedMemory",
     "/dev/shm ",
+    "% /dev/shm",
 )
 PIN_FRAMES = (
     ":pin_memory",
@@ -76,6 +78,8 @@ def _nccl_failed_after(event: Event, life: Life) -> bool:
 def _bus_error_of_shm(event: Event, life: Life) -> bool:
     """Whether shared memory was in use around a bus error; a truncated library gives the same signal."""
     loading = life.before(event, "Loading nccl from library", "Found nccl from library", within=4)
+    if loading is not None and life.before(event, "vLLM is using nccl==", "Starting to load model", within=4):
+        loading = None
     near = life.before(event, *SHM_NEAR) is not None or life.after(event, *SHM_NEAR, within=30) is not None
     return near or loading is None
 
@@ -94,9 +98,11 @@ def _refine(finding: Finding, life: Life) -> Finding | None:
     if finding.subtype == "port-in-use":
         return _refine_port(finding, life)
     if finding.subtype == "shm-too-small":
-        if event.has("SIGBUS", "Bus error") and life.mentions(*SHM_NEAR[:4]) is None:
+        full = next((e for e in life.events if FULL_SHM.search(e.text)), None)
+        if event.has("SIGBUS", "Bus error") and full is None and life.mentions(*SHM_NEAR[:4]) is None:
             finding.certainty = "possible"
             finding.strength = SYMPTOM
+        reading.add_context(finding, full, T("df shows it full", "df 显示它已满"))
         small = life.mentions("/dev/shm has only")
         reading.add_context(finding, small, T("ray measured /dev/shm", "ray 测得的 /dev/shm 大小"))
     if finding.subtype == "permission" and "getpwuid" in event.text:

@@ -401,6 +401,12 @@ def _hangs(life: Life) -> Iterable[Finding]:
         )
 
 
+def _input_thread_not_ready(event: Event, life: Life) -> bool:
+    """Whether the assertion is the one behind `ready_event.wait(timeout=10)` in EngineCoreProc.__init__ (core.py)."""
+    last = event.exc.frames[-1] if event.exc is not None and event.exc.frames else None
+    return last is not None and "addresses.coordinator_input is not None" in last.code
+
+
 CAUSE = Cause(
     slug="timeout-hang",
     code="C4",
@@ -438,6 +444,16 @@ CAUSE = Cause(
         ),
         Signature("engine-ready-timeout", any=_READY, strength=SYMPTOM, certainty="supported"),
         Signature("startup-handshake", any=_HANDSHAKE, strength=SYMPTOM, certainty="possible"),
+        Signature(
+            "startup-handshake",
+            types=("AssertionError",),
+            when=_input_thread_not_ready,
+            certainty="supported",
+            why=T(
+                "after 10 s the core gives up waiting for its input thread to connect; this assertion is how it says so",
+                "core 等自己的输入线程连上最多 10 秒，超时就以这条断言退出",
+            ),
+        ),
         Signature(
             "structured-output",
             types=("TimeoutError",),

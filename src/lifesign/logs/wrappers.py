@@ -37,6 +37,11 @@ _RAYLET = re.compile(r"\((raylet|gcs_server|autoscaler)(?:, ip=[\w.:]+)?\) ?")
 _STAGE = re.compile(r"\[(?:Stage-\d+|Orchestrator|Omni)\] ?")
 _SUPERVISOR = re.compile(r" {0,2}(?:INFO|WARN|ERROR|DEBUG) {1,2}[a-z_]+(?:::[a-z_]+){0,4}: (?:VLLM: ?|\[\w+:\d+\] ?)?")
 _MODULE_LEVEL = re.compile(r"[a-z_]+(?:\.[a-z_0-9]+){1,5} - (?:INFO|WARNING|ERROR|DEBUG|CRITICAL) - ")
+# glog/klog (Triton server, kubelet): `E1209 07:55:31.933101 1 backend_model.cc:692] "text, \\n for a line break"`.
+_GLOG = re.compile(r"([IWEF])(\d\d)(\d\d) (\d\d:\d\d:\d\d)\.\d{6} {1,8}\d{1,10} ([\w.\-/]{1,80}:\d{1,6})\] ?")
+_GLOG_LEVEL = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
+# pybind11 writes a Python exception as `Type: text`, a blank line, `At:`, then one frame per line, innermost first.
+_PYBIND_FRAME = re.compile(r" {0,4}(\S{1,300})\((\d{1,7})\): (\S{1,120})")
 _CI_GROUP = re.compile(r"##\[\w+\]")
 
 _VLLM_NAME = re.compile(r"(?:APIServer|ApiServer|EngineCore|VllmWorker|Worker|DPCoordinator)")
@@ -86,6 +91,8 @@ class Unwrapper:
                 return [
                     Unwrapped(self._strip(part.rstrip("\r")).text, tag, stamp) for part in text.rstrip("\n").split("\n")
                 ]
+        if line[:1] in _GLOG_LEVEL and (match := _GLOG.match(line)):
+            return _from_glog(match, line[match.end() :])
         return [self._strip(line)]
 
     def _strip(self, line: str) -> Unwrapped:
@@ -114,6 +121,25 @@ class Unwrapper:
             if text == before:
                 break
         return text, tag, stamp
+
+
+def _from_glog(match: re.Match[str], body: str) -> list[Unwrapped]:
+    """A glog line as lines under a vLLM header; an exception that pybind11 wrote becomes an ordinary traceback."""
+    if len(body) > 1 and body[0] == body[-1] == '"':
+        body = body[1:-1].replace('\\"', '"').replace("\\n", "\n")
+    lines = body.rstrip("\n").split("\n")
+    if "At:" in lines:
+        place = lines.index("At:")
+        frames = [frame for line in lines[place + 1 :] if (frame := _PYBIND_FRAME.match(line))]
+        said = [line for line in lines[:place] if line]
+        if frames and said:
+            *before, kind = re.split(
+                r": (?=[\w.]{1,80}(?:Error|Exception|Exit|Interrupt|Timeout): )", said[0], maxsplit=8
+            )
+            trace = [f'  File "{frame[1]}", line {frame[2]}, in {frame[3]}' for frame in reversed(frames)]
+            lines = [": ".join(before), "Traceback (most recent call last):", *trace, kind, *said[1:]]
+    head = f"{_GLOG_LEVEL[match[1]]} {match[2]}-{match[3]} {match[4]} [{match[5]}] "
+    return [Unwrapped(head + line, "", "") for line in lines]
 
 
 def _peel_stamp(text: str, tag: str, stamp: str) -> tuple[str, str, str]:
