@@ -143,8 +143,8 @@ BOUND_MEDIA = Remedy(
     kind="check",
     title=T("bound the length and frame rate of audio and video", "限制音视频的时长和帧率"),
     why=T(
-        "Refuse media at the gateway whose positions exceed the model's maximum (long videos, near-zero frame rates), or upgrade to a version that checks them.",
-        "在网关拒绝会让位置超出模型上限的媒体（超长视频、接近零的帧率），或升级到会做检查的版本。",
+        "Refuse media at the gateway whose positions exceed the model's maximum (long videos, near-zero frame rates); vllm#47407 proposes a check inside vLLM.",
+        "在网关拒绝会让位置超出模型上限的媒体（超长视频、接近零的帧率）；vllm#47407 提议在 vLLM 内部做这个检查。",
     ),
     source="vllm#47407",
 )
@@ -162,8 +162,8 @@ WORKSPACE_UPGRADE = Remedy(
     kind="upgrade",
     title=T("upgrade to a newer release", "升级到更新的版本"),
     why=T(
-        "The warm-up of this path is a matter of vLLM's code: vllm#48179 (MoE buffers) and vllm#42978 (attention workspaces) patch it; use a version that contains them.",
-        "这条路径的预热要靠 vLLM 代码修复：vllm#48179（MoE 缓冲区）和 vllm#42978（注意力工作区）；请使用包含它们的版本。",
+        "The warm-up of this path is a matter of vLLM's code: vllm#42978 corrected attention workspaces; for MoE buffers the proposal is vllm#48179 (open in September 2026). Use a version that contains the one you need.",
+        "这条路径的预热要靠 vLLM 代码修复：vllm#42978 修正了注意力工作区；MoE 缓冲区的修复提案是 vllm#48179（2026 年 9 月时尚未合并）。请使用包含对应修复的版本。",
     ),
     command="pip install -U vllm",
     source="vllm#48179, vllm#42978",

@@ -112,15 +112,6 @@ NCCL_VERSIONS = Remedy(
 ONE_GPU_PER_RANK = comm.ONE_RANK_PER_DEVICE
 NO_EXPANDABLE_SEGMENTS = comm.DROP_EXPANDABLE_SEGMENTS
 NO_CUSTOM_ALL_REDUCE = comm.DISABLE_CUSTOM_ALL_REDUCE
-UPGRADE_CUSTOM_AR = Remedy(
-    slug="upgrade-custom-all-reduce",
-    kind="upgrade",
-    title=T(
-        "a release in which vLLM checks for expandable segments itself", "换用会自行检查 expandable segments 的版本"
-    ),
-    why=T("PR #56193 makes both work together.", "PR #56193 让两者可以共存。"),
-    source="vllm#56193",
-)
 RANK_BEHIND = comm.FIND_SLOW_RANK
 LONGER_COLLECTIVE = comm.DISTRIBUTED_TIMEOUT
 OTHER_RANKS = Remedy(

@@ -146,7 +146,7 @@ SUBTYPES = {
             "The kernel's C code failed to register or open another GPU's buffer and called exit: no traceback, only this line. Memory from PyTorch's expandable segments can't be shared that way; some PCIe systems can't map peers at all.",
             "内核的 C 代码在登记或打开另一块 GPU 的缓冲区时失败，直接 exit，没有 traceback。PyTorch 的 expandable segments 显存无法这样共享；有些 PCIe 机器根本不能互相映射。",
         ),
-        (advice.NO_EXPANDABLE_SEGMENTS, advice.NO_CUSTOM_ALL_REDUCE, advice.ALL_REDUCE_TEST, advice.UPGRADE_CUSTOM_AR),
+        (advice.NO_EXPANDABLE_SEGMENTS, advice.NO_CUSTOM_ALL_REDUCE, advice.ALL_REDUCE_TEST),
         ("vllm#42609", "vllm#49101", "vllm#56180", "vllm#56193"),
     ),
     "nccl-unhandled-cuda": Subtype(

@@ -84,7 +84,7 @@ COORDINATOR_UPGRADE = Remedy(
         "It was 30 s and is 120 s from about 0.23 on. vllm#43611 proposes --data-parallel-coordinator-startup-timeout; no release up to 0.33.0 has that option.",
         "原来是 30 秒，大约 0.23 起是 120 秒。vllm#43611 提议加 --data-parallel-coordinator-startup-timeout，但到 0.33.0 为止的版本都没有这个选项。",
     ),
-    source="vllm#37452, vllm#43611; source of 0.32.0; parsers of 45 releases",
+    source="vllm#37452, vllm#42343, vllm#43611; source of 0.32.0; parsers of 45 releases",
 )
 FAST_START = Remedy(
     slug="fast-import",

@@ -38,12 +38,12 @@ _PROBES = (
 UPGRADE_MONITOR = Remedy(
     slug="upgrade-liveness-monitor",
     kind="upgrade",
-    title=T("upgrade to a release with the corrected liveness monitor", "升级到修正了存活监视器的版本"),
+    title=T("a release or patch with the corrected liveness monitor", "使用修正了存活监视器的版本或补丁"),
     why=T(
-        "The monitor took a living engine core for dead and sent SIGTERM itself (vllm#54184); vllm#54204 also prints exit codes. The version, not the load, is at fault.",
-        "监视器把活着的 core 当成死的，自己发了 SIGTERM（vllm#54184）；vllm#54204 还会打印退出码。问题在版本，不在负载。",
+        "The monitor took a living engine core for dead and sent SIGTERM itself (vllm#54184): a defect, not the load. 0.32.0 still has it; the proposed fix is vllm#54204, so look whether your next release contains it, and restart automatically until then.",
+        "监视器把活着的 core 当成死的，自己发了 SIGTERM（vllm#54184）：这是缺陷，与负载无关。0.32.0 仍有这个问题；修复提案是 vllm#54204，升级前先确认新版本是否包含它，在此之前靠自动重启兜底。",
     ),
-    source="vllm#54184, vllm#54204",
+    source="vllm#54184, vllm#54204 (open in September 2026); source of 0.32.0",
 )
 GUARD_OWNS = Remedy(
     slug="detach-from-session",
