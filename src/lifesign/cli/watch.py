@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 LOOK_S = 1.0
+PAGE_EVERY_S = 10.0
 
 
 @app.command()
@@ -161,6 +162,7 @@ class Session:
         self.observer: Observer = Observer(tree, endpoint, gpu=GpuProbe() if tree is not None else None)
         self._recorder: RecordingDetector | None = None
         self.died = False
+        self._page_at_s = time.monotonic() + PAGE_EVERY_S
         self._captures: list[threading.Thread] = []
 
     def record_to(self, out: TextIO) -> None:
@@ -178,6 +180,7 @@ class Session:
             self._tell(self.observer.begin(self.restart_cost_s), now_s, None)
             self.reporter.begin(self)
             while now_s < end_s:
+                self._look_for_page(now_s)
                 look = self.observer.look(now_s, self.detector)
                 if not self.observer.can_ask and self.detector.settings.canary:
                     self.detector.settings.canary = False
@@ -197,6 +200,18 @@ class Session:
                 thread.join(30.0)
             self.reporter.end(self)
         return 1 if self.died else 0
+
+    def _look_for_page(self, now_s: float) -> None:
+        """An engine that is starting has no page yet: ask again now and then."""
+        from lifesign.guard.probes.tree import ports_of
+
+        if self.endpoint is not None or self.tree is None or now_s < self._page_at_s:
+            return
+        self._page_at_s = now_s + PAGE_EVERY_S
+        self.endpoint = _page_among(ports_of(self.tree))
+        if self.endpoint is not None:
+            self.observer.attach(self.endpoint)
+            self.reporter.found_page(self.endpoint.url)
 
     def _tell(self, event: Event, now_s: float, look: Look | None) -> None:
         from lifesign.guard.detector.events import Begin, Canary, Capture, Changed, Kill, Poll

@@ -128,9 +128,14 @@ def culprits(session: Session, look: Look | None, lang: Lang) -> str:
         .pick(lang)
         for pid, who, what in first[:NAMED_AT_MOST]
     )
-    if gone and len(named) > len(gone):
-        others = ", ".join(who for _, who, _ in named if who not in {one[1] for one in gone})[:120]
-        text += T(", while {others} wait", "，{others} 在等它").fill(others=others).pick(lang)
+    others = [who for _, who, what in named if what not in (Activity.EXITED, Activity.STOPPED, *IDLERS)]
+    if gone and others:
+        wait = (
+            T(", while {others} waits", "，{others} 在等它")
+            if len(others) == 1
+            else T(", while {others} wait", "，{others} 在等它")
+        )
+        text += wait.fill(others=", ".join(others)[:120]).pick(lang)
     return text
 
 
@@ -300,6 +305,10 @@ class Reporter:
         self.line(
             T("   /proc and stacks saved: {path}", "   已保存 /proc 与调用栈：{path}").fill(path=path).pick(self.lang)
         )
+
+    def found_page(self, url: str) -> None:
+        """The metrics page came up."""
+        typer.echo(f"  {T('metrics page: {url}', '指标页：{url}').fill(url=url).pick(self.lang)}", err=True)
 
     def cannot_ask(self) -> None:
         """The server refuses the canary."""

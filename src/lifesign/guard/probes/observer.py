@@ -80,6 +80,13 @@ class Observer:
         self._canary: threading.Thread | None = None
         self._canary_s: float | None = None
 
+    def attach(self, endpoint: Endpoint) -> None:
+        """A metrics page was found after all (the engine had not come up): fetch it from now on."""
+        if self.metrics is None:
+            self.endpoint = endpoint
+            self.metrics = MetricsProbe(endpoint)
+            self.metrics.start()
+
     @property
     def sees_progress(self) -> bool:
         """Whether steps or counters can be seen; without them only stops and exits are noticed, and demand is unknown."""
