@@ -137,3 +137,35 @@ def test_a_kill_after_long_service_asks_for_growth(hours: int, asked: bool, tmp_
     verdict = diagnose_paths([str(log)]).verdict
     assert verdict.cause == "host-oom"
     assert any("grow without end" in advice.title for advice in verdict.remedies) is asked
+
+
+TIMED_OUT = """(APIServer pid=1) INFO 06-14 {start} [utils.py:261] non-default args: {{'model_tag': '/m', 'model': '/m', 'max_num_seqs': 8}}
+(EngineCore pid=88) INFO 06-14 {start} [core.py:105] Initializing a V1 LLM engine (v0.32.0) with config: model='/m', dtype=torch.bfloat16, device_config=cpu
+(APIServer pid=1) INFO:     Application startup complete.
+(APIServer pid=1) INFO:     10.0.3.9:51880 - "POST /v1/chat/completions HTTP/1.1" 200 OK
+(EngineCore pid=88) ERROR 06-14 09:30:00 [core.py:1108] EngineCore encountered a fatal error.
+(EngineCore pid=88) ERROR 06-14 09:30:00 [core.py:1108] Traceback (most recent call last):
+(EngineCore pid=88) ERROR 06-14 09:30:00 [core.py:1108]   File "/x/vllm/v1/executor/multiproc_executor.py", line 390, in get_response
+(EngineCore pid=88) ERROR 06-14 09:30:00 [core.py:1108]     raise TimeoutError(f"RPC call to {{method}} timed out.") from e
+(EngineCore pid=88) ERROR 06-14 09:30:00 [core.py:1108] TimeoutError: RPC call to execute_model timed out.
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "said", "not_said"),
+    [
+        ("09:29:00", "a value below the default of 300 s: the engine lived for only 60 s", "unless set otherwise"),
+        ("09:25:00", "300 s unless set otherwise", "below the default"),  # exactly the default
+        ("08:00:00", "300 s unless set otherwise", "below the default"),
+    ],
+)
+def test_an_engine_younger_than_the_limit_had_a_shorter_one(
+    start: str, said: str, not_said: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "vllm.log"
+    log.write_text(TIMED_OUT.format(start=start))
+    verdict = diagnose_paths([str(log)]).verdict
+    assert (verdict.cause, verdict.subtype) == ("timeout-hang", "execute-model-rpc")
+    text = verdict.why + " ".join(remedy.why for remedy in verdict.remedies)
+    assert said in text, text
+    assert not_said not in text, text

@@ -427,7 +427,7 @@ SIGNATURES = (
             "package is not installed",
         ),
         types=("ImportError", "ModuleNotFoundError", "ValueError", "RuntimeError", "ValidationError"),
-        none=(*CONNECTORS, "Model architecture", "transformers"),
+        none=(*CONNECTORS, "Model architecture", "transformers", "triton installation"),
         when=_at_start,
         certainty="supported",
     ),

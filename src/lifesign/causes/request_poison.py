@@ -12,6 +12,7 @@ from lifesign.causes._engine_places import EMBEDS_FRAMES, ENGINE_LOOP, GRAMMAR_F
 from lifesign.causes.model import DECISIVE, SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life, Phase
 from lifesign.remedies import library as lib
+from lifesign.remedies import versions
 from lifesign.remedies.model import Form, Remedy
 from lifesign.text import T
 
@@ -78,9 +79,10 @@ UPGRADE_GRAMMAR = Remedy(
     kind="upgrade",
     title=T("upgrade: a bad schema then fails alone", "升级：坏 schema 只让那个请求失败"),
     why=T(
-        "From 0.25 (vllm#47312) a grammar that doesn't compile ends its own request with an error instead of the engine.",
-        "从 0.25（vllm#47312）起，编译失败的语法只会让它自己的请求报错，不再拖垮引擎。",
+        "From 0.26 (vllm#47312) a grammar that doesn't compile ends its own request with an error instead of the engine.",
+        "从 0.26（vllm#47312）起，编译失败的语法只会让它自己的请求报错，不再拖垮引擎。",
     ),
+    unless=lambda life: versions.at_least(life.version, "0.26.0") is True,
     source="vllm#47312, vllm#44401, vllm#37642",
 )
 NO_MM_CACHE = Remedy(

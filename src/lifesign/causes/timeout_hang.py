@@ -58,12 +58,30 @@ def sequences(life: Life) -> int:
     return sizing.current_sequences(life)
 
 
-def _limit(life: Life) -> T:
-    """The limit of a step in words; a default is called one, since the environment isn't in the log."""
-    limit_s = f"{sizing.current_step_timeout_s(life):g}"
+def _limit(life: Life, event: Event | None = None) -> T:
+    """The limit of a step in words; a default is called one, since the environment isn't in the log.
+
+    event: the time-out; an engine that lived for less than the default limit tells that a shorter one was set.
+    """
+    default_s = sizing.current_step_timeout_s(life)
     if life.env.get("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS") or "step_timeout_s" in life.figures:
-        return T(f"{limit_s} s", f" {limit_s} 秒")
-    return T(f"{limit_s} s unless set otherwise", f"默认的 {limit_s} 秒")
+        return T(f"{default_s:g} s", f" {default_s:g} 秒")
+    lived_s = _lived_s(life, event) if event is not None else None
+    if lived_s is not None and lived_s < default_s - 5:
+        return T(
+            f"a value below the default of {default_s:g} s: the engine lived for only {lived_s:.0f} s",
+            f"比默认 {default_s:g} 秒短的设定值，因为引擎总共只活了 {lived_s:.0f} 秒",
+        )
+    return T(f"{default_s:g} s unless set otherwise", f"默认的 {default_s:g} 秒")
+
+
+def _lived_s(life: Life, event: Event) -> float | None:
+    """Seconds from the first line of the process that timed out to the time-out; None without times of its own clock."""
+    own = [e.time_s for e in life.events if e.process == event.process and e.time_s is not None and e.head_stamp]
+    if event.time_s is None or not event.head_stamp or not own:
+        return None
+    lived_s = event.time_s - min(own)
+    return lived_s if lived_s > 0 else None
 
 
 FIND_WORKER_ERROR = Remedy(
@@ -265,14 +283,14 @@ def _fill(finding: Finding, life: Life) -> Finding:
         return finding
     if life.world_size > 1 and life.mentions(*_SHIM) is not None:
         return replace(finding, subtype=_SHIMMED, certainty="possible")
-    count, limit = sequences(life), _limit(life)
+    count, limit = sequences(life), _limit(life, finding.event)
     finding.values["sequences"] = str(count)
     finding.values["limit"] = limit.en
     remedies = _RPC_REMEDIES
     if life.world_size > 1 and life.platform != "cpu":
         # Several devices that never finished a step since the start look like a peer-to-peer hang of the machine.
         remedies = _RPC_P2P if life.platform == "cuda" and life.progress_index < 0 else _RPC_MANY
-    finding.remedies = tuple(_sized(remedy, life, count) for remedy in remedies)
+    finding.remedies = tuple(_sized(remedy, life, count, limit) for remedy in remedies)
     if life.platform == "cpu" and finding.event.phase is Phase.SERVING:
         explain(
             finding,
@@ -285,7 +303,7 @@ def _fill(finding: Finding, life: Life) -> Finding:
     return finding
 
 
-def _sized(remedy: Remedy, life: Life, count: int) -> Remedy:
+def _sized(remedy: Remedy, life: Life, count: int, limit: T) -> Remedy:
     """The longer limit computed for the sequences that were really in the step; other remedies as they are."""
     if remedy is not lib.LONGER_STEP_TIMEOUT or count == sizing.current_sequences(life):
         return remedy
@@ -295,8 +313,8 @@ def _sized(remedy: Remedy, life: Life, count: int) -> Remedy:
     if limit_s <= now_s:
         return remedy
     how = T(
-        f"now {_limit(life).en}; policy for {count} sequences on {life.platform}: {policy_s:g} s; at most {sizing.TIMEOUT_CAP_S} s",
-        f"现为{_limit(life).zh}；按 {life.platform} 上 {count} 个序列计算需 {policy_s:g} 秒；上限 {sizing.TIMEOUT_CAP_S} 秒",
+        f"now {limit.en}; policy for {count} sequences on {life.platform}: {policy_s:g} s; at most {sizing.TIMEOUT_CAP_S} s",
+        f"现为{limit.zh}；按 {life.platform} 上 {count} 个序列计算需 {policy_s:g} 秒；上限 {sizing.TIMEOUT_CAP_S} 秒",
     )
     return with_value(remedy, f"{limit_s:.0f}", how)
 

@@ -1,0 +1,94 @@
+"""Kinds of causes that no page shows a case of: what they look like, and beside each a near miss that must not be one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lifesign.report.diagnose import diagnose_paths
+from tests.causes.test_setup_texts import CONFIG, FORWARD, INIT, Frames, log
+
+V1 = "vllm/v1/"
+RUNNER: Frames = (("vllm/v1/worker/gpu_model_runner.py", "execute_model"),)
+CORE: Frames = (("vllm/v1/engine/core.py", "run_busy_loop"), ("vllm/v1/engine/core.py", "_process_engine_step"))
+CAPTURE: Frames = (("vllm/v1/worker/gpu_model_runner.py", "capture_model"), ("torch/cuda/graphs.py", "capture_end"))
+
+# place, frames, exception, cause/subtype; then the same place and frames with an exception that is another cause's
+# fmt: off
+ROWS: list[tuple[str, Frames, str, str, str]] = [
+    ("worker", INIT, "ValueError: Available memory on node 0 (20.1 GiB) on kv cache allocation is less than requested memory for kv (40.0 GiB).", "device-oom/kv-requested-gt-free", "ValueError: the KV cache type fp9 is unknown"),
+    ("worker", INIT, "RuntimeError: NVRM: nvAssertOkFailedNoLog: NV_ERR_NO_MEMORY", "device-oom/unified-memory|host-oom/unified-memory", "RuntimeError: NV_OK"),
+    ("worker", INIT, "RuntimeError: CUDASymmetricMemory requires multicast support", "collective-comm/symm-mem", "RuntimeError: memory is symmetric"),
+    ("worker", CAPTURE, "RuntimeError: CUDA error: invalid argument", "graph-capture/regression", "RuntimeError: CUDA error: an illegal memory access was encountered"),
+    ("worker", (("transformers/configuration_utils.py", "_get_config_dict"),), "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)", "model-load/config-corrupt", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+    ("worker", (("vllm/model_executor/model_loader/sharded_state_loader.py", "load_weights"),), "ValueError: pattern must hold a rank", "model-load/loader-error", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+    ("serving", (*CORE, ("vllm/v1/structured_output/__init__.py", "grammar_bitmask")), "TimeoutError: waited for a grammar", "timeout-hang/structured-output", "RuntimeError: [06:33:23] /project/cpp/json_schema_converter.cc:2181: items must be a boolean or an object"),
+    ("serving", RUNNER, "RuntimeError: CUSOLVER_STATUS_EXECUTION_FAILED when calling cusolverDnSgetrf", "cuda-lib/other-library", "RuntimeError: the solver is not set"),
+    ("worker", INIT, "torch._dynamo.exc.Unsupported: generator", "compile-jit/dynamo-trace", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+    ("worker", INIT, "RuntimeError: Cannot find a working triton installation. Either the package is not installed or it is too old.", "compile-jit/triton-missing", "RuntimeError: Cannot find a working pump"),
+    ("worker", (("deep_gemm/jit/compiler.py", "build"),), "AssertionError: NVCC compilation failed", "compile-jit/jit-build", "RuntimeError: CUDA error: an illegal memory access was encountered"),
+    ("server", CONFIG, "ValueError: --data-parallel-size must be greater than --data-parallel-rank", "user-config/dp-vs-gpus", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+    ("server", CONFIG, "KeyError: 'invalid tool call parser: hermez (chose from { hermes,mistral })'", "user-config/bad-value", "ModuleNotFoundError: No module named 'outlines'"),
+    ("server", CONFIG, "ValueError: Fault tolerance requires an external load balancer", "user-config/fault-tolerance-flags", "ModuleNotFoundError: No module named 'outlines'"),
+    ("server", CONFIG, "ValueError: num_speculative_tokens must be greater than zero", "user-config/speculative", "ModuleNotFoundError: No module named 'outlines'"),
+    ("worker", INIT, "RuntimeError: ibv_reg_mr failed: Cannot allocate memory", "host-resource/memlock", "RuntimeError: [Errno 12] Cannot allocate memory"),
+    ("serving", (*CORE, ("vllm/v1/core/sched/scheduler.py", "add_request")), "ValueError: request_id cmpl-77 already exists", "request-poison/duplicate-request-id", "AssertionError: num_new_tokens > 0"),
+    ("serving", (*RUNNER, ("vllm/v1/worker/gpu_input_batch.py", "add_prompt_embeds")), "RuntimeError: expanded size of prompt_embeds must match", "request-poison/embeddings", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+    ("serving", (*RUNNER, ("vllm/v1/sample/logits_processor/builtin.py", "apply")), "TypeError: logit_bias is no number", "request-poison/request-input", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+    ("serving", (*RUNNER, ("vllm/v1/worker/gpu_model_runner.py", "_prepare_inputs")), "IndexError: list index out of range", "engine-bug/model-runner", "RuntimeError: CUDA error: device-side assert triggered"),
+    ("serving", (*RUNNER, ("vllm/v1/sample/sampler.py", "sample")), "AttributeError: 'NoneType' object has no attribute 'shape'", "engine-bug/sampler", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+    ("serving", (*RUNNER, ("vllm/model_executor/layers/pooler.py", "forward")), "AttributeError: 'NoneType' object has no attribute 'task'", "engine-bug/pooling", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+    ("serving", (*RUNNER, ("vllm/model_executor/models/whisper.py", "forward")), "UnboundLocalError: cannot access local variable 'x'", "engine-bug/encoder-decoder", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+    ("serving", (*RUNNER, ("vllm/distributed/eplb/eplb_state.py", "step")), "IndexError: index 3", "engine-bug/expert-parallel", "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)"),
+    ("serving", (*RUNNER, ("vllm/lora/layers/base_linear.py", "apply")), "IndexError: index 3", "engine-bug/lora", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+    ("serving", (*CORE, ("vllm/v1/engine/core.py", "step")), "TypeError: 'NoneType' object is not iterable", "engine-bug/engine-core", "TimeoutError: RPC call to execute_model timed out."),
+    ("serving", (*RUNNER, ("vllm_omni/stages/talker.py", "forward")), "KeyError: 'codec'", "engine-bug/omni-stage", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+    ("serving", (*RUNNER, ("vllm/distributed/kv_transfer/kv_connector/v1/mooncake_connector.py", "start_load_kv")), "RuntimeError: transfer failed", "kv-connector/mooncake", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+    ("serving", (*RUNNER, ("vllm/v1/kv_offload/worker/worker.py", "transfer_async")), "RuntimeError: transfer failed", "kv-connector/cpu-offload", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+    ("serving", (*RUNNER, ("vllm/distributed/kv_transfer/kv_connector/v1/p2p/p2p_connector.py", "start_load_kv")), "RuntimeError: transfer failed", "kv-connector/connector", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
+    ("server", CONFIG, "ValueError: Unsupported kv_role: producer. Supported roles are kv_producer", "kv-connector/config", "ModuleNotFoundError: No module named 'outlines'"),
+    ("worker", (("vllm/v1/worker/gpu_worker.py", "init_device"), ("vllm/utils/torch_utils.py", "pin_memory")), "RuntimeError: CUDA error: out of memory", "host-oom/pinned-memory|device-oom/*", "RuntimeError: CUDA error: an illegal memory access was encountered"),
+    ("v0", (("vllm/core/scheduler.py", "_swap_out"),), "RuntimeError: Aborted due to the lack of CPU swap space. Please increase the swap space to avoid this error.", "host-oom/swap-space-short", "RuntimeError: CUDA error: an illegal memory access was encountered"),
+    ("worker", INIT, "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:275, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.21.5\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.", "collective-comm/nccl-invalid-usage", "torch.distributed.DistBackendError: NCCL error in: ../torch/x.hpp:275, unhandled cuda error, NCCL version 2.21.5\nLast error:\nCuda failure 2 'out of memory'"),
+]
+# fmt: on
+
+
+def _verdict(lines: list[str], tmp_path: Path) -> tuple[str, str]:
+    path = tmp_path / "vllm.log"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    verdict = diagnose_paths([str(path)]).verdict
+    return verdict.cause, verdict.subtype
+
+
+@pytest.mark.parametrize(("kind", "frames", "exception", "expected", "other"), ROWS, ids=[row[3] for row in ROWS])
+def test_a_kind_and_its_near_miss(
+    kind: str, frames: Frames, exception: str, expected: str, other: str, tmp_path: Path
+) -> None:
+    found = _verdict(log(kind, frames, exception, ""), tmp_path)
+    accepted = [tuple(each.split("/")) for each in expected.split("|")]
+    assert any(found[0] == cause and subtype in ("*", found[1]) for cause, subtype in accepted), found
+    assert _verdict(log(kind, frames, other, ""), tmp_path) not in accepted
+
+
+def test_other_assertion(tmp_path: Path) -> None:
+    """The kernel's own line decides; the exception after it names none."""
+    said = "/workspace/csrc/moe/topk.cu:101: gate: block: [3,0,0], thread: [7,0,0] Assertion `experts_per_group <= kMax` failed."
+    lines = log("serving", FORWARD, "torch.AcceleratorError: CUDA error: device-side assert triggered", "")
+    assert _verdict([*lines[:4], said, *lines[4:]], tmp_path) == ("device-assert", "other-assertion")
+    assert _verdict(lines, tmp_path) == ("device-assert", "index-out-of-bounds")
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ("[ 9001.5] xe 0000:03:00.0: [drm] GT0: Engine reset: engine_class=ccs, logical_mask: 0x1", True),
+        ("[ 9001.5] snd_hda_intel 0000:04:00.0: Engine reset", False),
+    ],
+)
+def test_an_engine_reset_in_the_kernel_log(said: str, found: bool, tmp_path: Path) -> None:
+    head = log("serving", FORWARD, "RuntimeError: stopped", "")[:4]
+    death = "(EngineCore pid=88) ERROR 06-14 09:33:00 [multiproc_executor.py:300] Worker proc VllmWorker-0 died unexpectedly, shutting down executor."
+    verdict = _verdict([*head, said, death], tmp_path)
+    assert (verdict == ("illegal-memory-access", "xpu-gpu-reset")) is found
