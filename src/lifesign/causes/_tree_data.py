@@ -111,7 +111,7 @@ QUESTIONS: tuple[Question, ...] = (
         card="capture-end",
     ),
     q(
-        "driver", "env-install", "Is a driver, library, build or import the complaint?", "抱怨的是驱动、库、编译版本或导入吗？",
+        "driver", "env-install", "Is a driver, library, build or import the complaint?", "报错说的是驱动、库、编译版本或导入吗？",
         "Failed to infer device type", "Device string must not be empty", "undefined symbol", "No module named", "cannot open shared object", "Error 803", "Error 804", "Error 802",
         "cudaGetDeviceCount", "Failed to load NCCL library", "ncclGetVersion", "file too short", "No package metadata", "is not implemented.", "Mismatched NCCL version", "CUDA initialization:",
         "PackageNotFoundError", "cannot import name", "UnspecifiedPlatform",
