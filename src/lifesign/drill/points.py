@@ -30,6 +30,13 @@ class Point:
 
 
 POINTS: dict[str, Point] = {
+    "api.wait": Point(
+        "api",
+        "startup-load",
+        ("vllm.v1.engine.core_client:MPClient.__init__",),
+        "raise TimeoutError(",
+        (Frame("vllm/v1/engine/core_client.py", "__init__", "raise TimeoutError(", 720),),
+    ),
     "worker.device": Point(
         "worker",
         "startup-load",

@@ -160,3 +160,10 @@ BAD_SCHEMA = (
     "$defs/Node in #/$defs/Node\n"
 )
 NIXL = "NIXL_ERR_BACKEND"
+
+# vLLM 0.17 (v1/engine/core_client.py)
+READY_TIMEOUT = (
+    "Timed out waiting for engine core processes to start. This is often caused by slow weight loading for large models. "
+    "Waited 600s (configured by VLLM_ENGINE_READY_TIMEOUT_S). To increase the timeout, set the environment variable: "
+    "VLLM_ENGINE_READY_TIMEOUT_S=<seconds>"
+)

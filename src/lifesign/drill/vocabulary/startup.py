@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lifesign.drill.model import Expect, Fault, Start
+from lifesign.drill import texts
+from lifesign.drill.model import Expect, Fate, Fault, Hook, Raise, Start
 from lifesign.text import T
 
 LOAD = "startup-load"
@@ -19,6 +20,7 @@ def _fault(
     bound_s: float = 150.0,
     kernel_log: bool = False,
     ci: bool = False,
+    fate: Fate = "dies",
 ) -> Fault:
     return Fault(
         name,
@@ -31,6 +33,7 @@ def _fault(
         bound_s=bound_s,
         kernel_log=kernel_log,
         ci=ci,
+        fate=fate,
     )
 
 
@@ -73,7 +76,14 @@ FILES = (
         "config-missing",
         "the folder has no config.json",
         "目录里没有 config.json",
-        _load("config-missing", "config.json", also=("path-missing", "config-or-code", "config-corrupt")),
+        _load(
+            "config-missing",
+            "does not appear to have a file named config.json",
+            "Can't load the configuration",
+            "No such file or directory",
+            "Invalid repository ID",
+            also=("path-missing", "config-or-code", "config-corrupt"),
+        ),
         Start(model="no-config"),
     ),
     _fault(
@@ -133,7 +143,11 @@ FILES = (
         "config.json doesn't belong to the weights",
         "config.json 与权重不配套",
         _load(
-            "weights-mismatch", "AssertionError", "size mismatch", "Attempted to load weight", accept=("engine-bug",)
+            "weights-mismatch",
+            "must match the size of tensor",
+            "Attempted to load weight",
+            "size mismatch",
+            accept=("engine-bug",),
         ),
         Start(model="wrong-shape"),
     ),
@@ -152,14 +166,19 @@ FILES = (
         "tokenizer-missing",
         "the folder has no tokenizer",
         "目录里没有 tokenizer",
-        _load("tokenizer-missing", "tokenizer", also=("transformers-mismatch",)),
+        _load(
+            "tokenizer-missing",
+            "instantiate the backend tokenizer",
+            "Can't load tokenizer",
+            also=("transformers-mismatch",),
+        ),
         Start(model="no-tokenizer"),
     ),
     _fault(
         "lora-missing",
         "a LoRA adapter that is to be loaded at the start doesn't exist",
         "启动时要加载的 LoRA 目录不存在",
-        _load("lora-missing", "lora", "LoRA", accept=("user-config",)),
+        _load("lora-missing", "No adapter found for", "adapter_config.json", accept=("user-config",)),
         Start(args=("--enable-lora", "--lora-modules", "extra=/srv/adapters/none")),
     ),
 )
@@ -216,7 +235,7 @@ SETTINGS = (
             "bad-flag-value",
             LOAD,
             accept_subtypes=("unknown-flag", "bad-value", "bad-argument"),
-            decisive=("invalid", "error: argument"),
+            decisive=("error: argument", "invalid"),
         ),
         Start(args=("--max-num-batched-tokens", "many")),
     ),
@@ -245,21 +264,30 @@ SETTINGS = (
         "fault-tolerance-alone",
         "--enable-fault-tolerance without what it needs",
         "只加 --enable-fault-tolerance，缺少前提条件",
-        Expect("user-config", "fault-tolerance-flags", LOAD, decisive=("fault tolerance", "Fault tolerance")),
+        Expect("user-config", "fault-tolerance-flags", LOAD, decisive=("Fault tolerance requires", "ault tolerance")),
         Start(args=("--enable-fault-tolerance",)),
     ),
     _fault(
-        "ready-timeout",
-        "VLLM_ENGINE_READY_TIMEOUT_S is shorter than the start",
-        "VLLM_ENGINE_READY_TIMEOUT_S 比启动时间还短",
+        "ready-limit-short",
+        "VLLM_ENGINE_READY_TIMEOUT_S=5, shorter than the start: newer releases come up all the same",
+        "VLLM_ENGINE_READY_TIMEOUT_S=5，比启动还短：新版本照样能起来",
         Expect(
-            "timeout-hang",
-            "engine-ready-timeout",
+            "not-a-crash",
+            "healthy",
             LOAD,
-            accept=("user-config",),
-            decisive=("Timed out waiting for engine core", "READY_TIMEOUT"),
+            accept=("insufficient-log",),
+            accept_subtypes=("clean-shutdown", "orderly-shutdown", "slow-load", "slow-step"),
         ),
         Start(env=(("VLLM_ENGINE_READY_TIMEOUT_S", "5"),)),
+        fate="lives",
+    ),
+    Fault(
+        "ready-timeout",
+        T("the engine isn't ready within VLLM_ENGINE_READY_TIMEOUT_S", "引擎没能在 VLLM_ENGINE_READY_TIMEOUT_S 内就绪"),
+        Expect("timeout-hang", "engine-ready-timeout", LOAD, decisive=("Timed out waiting for engine core",)),
+        when="start-up",
+        hook=Hook("api.wait", (Raise("TimeoutError", texts.READY_TIMEOUT),)),
+        engines=("vllm",),
     ),
 )
 
@@ -276,7 +304,7 @@ HOST = (
         "shm-64m",
         "/dev/shm has 64 MiB, docker's default",
         "/dev/shm 只有 64 MiB（docker 默认值）",
-        Expect("host-resource", "shm-too-small", LOAD, decisive=("shared memory", "/dev/shm")),
+        Expect("host-resource", "shm-too-small", LOAD, decisive=("Insufficient space", "/dev/shm")),
         Start(shm_kib=64 * 1024),
         needs=("linux", "mount-namespace"),
     ),
@@ -285,7 +313,10 @@ HOST = (
         "/dev/shm has one page",
         "/dev/shm 只有一页",
         Expect(
-            "host-resource", "shm-too-small", LOAD, decisive=("shared memory", "/dev/shm", "No space left on device")
+            "host-resource",
+            "shm-too-small",
+            LOAD,
+            decisive=("Insufficient space", "/dev/shm", "No space left on device"),
         ),
         Start(shm_kib=4),
         needs=("linux", "mount-namespace"),
@@ -299,7 +330,7 @@ HOST = (
             "shm-too-small",
             LOAD,
             accept_subtypes=("permission", "shm-read-only"),
-            decisive=("shared memory", "/dev/shm", "Read-only file system"),
+            decisive=("Insufficient space", "/dev/shm", "Read-only file system"),
         ),
         Start(shm_read_only=True),
         needs=("linux", "mount-namespace"),
