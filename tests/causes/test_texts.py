@@ -13,7 +13,7 @@ import lifesign.causes as package
 from lifesign.causes import _config_advice, registry
 from lifesign.causes.model import Subtype
 from lifesign.facts.model import Life
-from lifesign.remedies import library
+from lifesign.remedies import library, sizing, wording
 from lifesign.remedies.model import Remedy
 from lifesign.report.diagnose import diagnose_paths
 
@@ -169,3 +169,18 @@ def test_an_engine_younger_than_the_limit_had_a_shorter_one(
     text = verdict.why + " ".join(remedy.why for remedy in verdict.remedies)
     assert said in text, text
     assert not_said not in text, text
+
+
+@pytest.mark.parametrize(
+    ("gib", "text"),
+    [(1.25, "1.25 GiB"), (0.1, "0.10 GiB"), (0.0039, "3.99 MiB"), (0.05, "51.2 MiB"), (0.0, "0.00 GiB")],
+)
+def test_a_little_memory_is_not_shown_as_nothing(gib: float, text: str) -> None:
+    assert wording.size_text(gib) == text
+
+
+@pytest.mark.parametrize(
+    ("env", "said"), [({}, "by default"), ({"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "120"}, "now 120 s")]
+)
+def test_a_default_of_the_release_is_called_one(env: dict[str, str], said: str) -> None:
+    assert said in sizing.step_limit_now(Life(version="0.19.1", env=env)).en

@@ -19,17 +19,7 @@ def _one_rank(life: Life) -> bool:
     return life.world_size < 2 and str(life.config.get("data_parallel_size", "1")) == "1"
 
 
-ALL_REDUCE_TEST = Remedy(
-    slug="all-reduce-test",
-    kind="check",
-    title=T("first prove that a small all-reduce works without vLLM", "先在 vLLM 之外证明一次小的 all-reduce 能成功"),
-    why=T(
-        "If this fails too, the machines or the libraries are at fault and no vLLM flag helps. On several nodes run `lifesign check --nnodes N --node-rank R --master-addr HEAD_IP` on each of them; it tries the all-reduce between them.",
-        "如果它也失败，就是机器或库的问题，vLLM 的参数都没用。多节点时，在每个节点上运行 `lifesign check --nnodes N --node-rank R --master-addr 主节点IP`，它会在节点之间试一次 all-reduce。",
-    ),
-    command="NCCL_DEBUG=INFO torchrun --nproc-per-node=2 --no-python python -c \"import os,torch,torch.distributed as d; torch.cuda.set_device(int(os.environ['LOCAL_RANK'])); d.init_process_group('nccl'); x=torch.ones(1).cuda(); d.all_reduce(x); print(x.item()); d.destroy_process_group()\"",
-    source="vLLM documentation, troubleshooting: incorrect hardware/driver",
-)
+ALL_REDUCE_TEST = comm.ALL_REDUCE_TEST
 NCCL_DEBUG = comm.NCCL_DEBUG_INFO
 SOCKET_IFNAME = comm.NCCL_IFNAME
 GLOO_IFNAME = Remedy(

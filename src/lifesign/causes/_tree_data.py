@@ -12,6 +12,8 @@ from lifesign.causes._tree_tests import (
     all_of,
     any_of,
     in_frames,
+    input_thread_is_late,
+    library_cut_short,
     native_isa,
     no_error_text,
     nothing_died,
@@ -72,7 +74,11 @@ SILENT: tuple[Question, ...] = (
     ),
     q(
         "bus-error-library", "env-install", "A bus error while a library file is cut short?", "Bus error，并且某个库文件被截断？",
-        "Bus error", test=lambda life, event: "Bus error" in event.text and said("libnccl", "file too short")(life, event),
+        "Bus error", test=library_cut_short,
+    ),
+    q(
+        "bus-error-shm", "host-resource", "A bus error, and /dev/shm is small or full?", "Bus error，而且 /dev/shm 很小或已满？",
+        "Bus error", test=lambda life, event: "Bus error" in event.text and said("/dev/shm")(life, event),
     ),
     q(
         "connector-crash", "kv-connector", "Does the native stack begin in a KV connector (NIXL, Mooncake)?", "native 栈的开头是 KV connector（NIXL、Mooncake）吗？",
@@ -168,7 +174,10 @@ QUESTIONS: tuple[Question, ...] = (
     q(
         "timeout", "timeout-hang", "Did somebody wait too long for an answer?", "是否有人等回应等得太久？",
         "RPC call to", "Engine iteration timed out", "Timed out waiting for engine", "507014", "didn't reply within",
-        test=words("RPC call to", "Engine iteration timed out", "Timed out waiting for", "507014", "aicore execution times out", "didn't reply within", "Did not receive response from front-end"),
+        test=any_of(
+            words("RPC call to", "Engine iteration timed out", "Timed out waiting for", "507014", "aicore execution times out", "didn't reply within", "Did not receive response from front-end"),
+            input_thread_is_late,
+        ),
         card="execute-model-rpc",
     ),
     q(

@@ -141,6 +141,19 @@ def names_the_dead(event: Event) -> bool:
     )
 
 
+def library_cut_short(life: Life, event: Event) -> bool:
+    """A bus error while NCCL's library was being loaded: it never told its version, and /dev/shm isn't shown as full."""
+    loading = "Bus error" in event.text and said("libnccl", "file too short")(life, event)
+    return loading and not said("vLLM is using nccl==", "100% /dev/shm")(life, event)
+
+
+def input_thread_is_late(life: Life, event: Event) -> bool:
+    """The assertion behind the wait of ten seconds for the core's own input thread."""
+    return event.exc is not None and any(
+        "coordinator_input is not None" in frame.code for frame in event.exc.frames[-1:]
+    )
+
+
 def native_isa(life: Life, event: Event) -> bool:
     """An instruction that this processor doesn't have."""
     return "Illegal instruction" in event.text or "SIGILL" in event.text

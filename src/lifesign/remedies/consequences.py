@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lifesign.remedies import sizing
+from lifesign.remedies import sizing, wording
 from lifesign.remedies.model import Computed
 from lifesign.text import T
 
@@ -51,7 +51,7 @@ def graphs_freed(life: Life) -> Computed | None:
     graphs = sizing.figure(life, "graph_gib")
     if graphs is None or graphs[0] <= 0:
         return None
-    how = T(f"the graphs took {graphs[0]:.2f} GiB", f"图占了 {graphs[0]:.2f} GiB")
+    how = T(f"the graphs took {wording.size_text(graphs[0])}", f"图占了 {wording.size_text(graphs[0])}")
     return Computed("", how, (graphs[1],))
 
 

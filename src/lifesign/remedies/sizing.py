@@ -8,12 +8,12 @@ reduction on every machine.
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING
 
 from lifesign.remedies import versions
 from lifesign.remedies.model import Computed
+from lifesign.remedies.wording import now, size_text
 from lifesign.text import T
 
 if TYPE_CHECKING:
@@ -71,10 +71,6 @@ def _whole(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def _gib(value: float) -> str:
-    return f"{value:.2f} GiB"
-
-
 def floor_power_of_two(value: float) -> int:
     """The largest power of two that isn't above `value`; 0 below 1."""
     return 0 if value < 1 else 1 << (int(value).bit_length() - 1)
@@ -122,6 +118,19 @@ def current_utilisation(life: Life) -> float:
     if value is not None and 0 < value <= 1:
         return value
     return 0.92 if versions.at_least(life.version, "0.20.0") else 0.9
+
+
+def _share_now(life: Life) -> T:
+    """The current share in words."""
+    stated = setting(life, "gpu_memory_utilization") is not None or figure(life, "utilisation") is not None
+    return now(f"{current_utilisation(life):g}", stated)
+
+
+def step_limit_now(life: Life) -> T:
+    """The current limit of a step in words."""
+    stated = bool(life.env.get("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS")) or "step_timeout_s" in life.figures
+    limit = f"{current_step_timeout_s(life):g}"
+    return now(f"{limit} s", stated, f"{limit} 秒")
 
 
 def current_tensor_parallel(life: Life) -> int:
@@ -203,24 +212,24 @@ def fewer_sequences(life: Life) -> Computed | None:
         copy_mib = current * per_sequence / (1 << 20)
         how = T(
             f"{_whole(current)} x {_whole(vocab[0])} x 4 bytes = {copy_mib:,.0f} MiB of logits per copy, about "
-            f"{SAMPLER_COPIES} copies; {_gib(free[0])} was free",
+            f"{SAMPLER_COPIES} copies; {size_text(free[0])} was free",
             f"{_whole(current)} × {_whole(vocab[0])} × 4 字节 = 每份 logits {copy_mib:,.0f} MiB，约 {SAMPLER_COPIES} 份；"
-            f"当时空闲 {_gib(free[0])}",
+            f"当时空闲 {size_text(free[0])}",
         )
         return _fewer(value, current, how, _lines(free, vocab, dummy))
     if dummy is not None and free is not None and tried is not None and tried[0] > 0:
         value = floor_power_of_two(current * min(0.5, free[0] / (2 * tried[0])))
         how = T(
-            f"{_gib(tried[0])} for {_whole(current)} sequences, {_gib(free[0])} free: so many that the same array takes "
+            f"{size_text(tried[0])} for {_whole(current)} sequences, {size_text(free[0])} free: so many that the same array takes "
             "half of it",
-            f"{_whole(current)} 个序列要 {_gib(tried[0])}，只剩 {_gib(free[0])}：取同一数组只占其一半的数量",
+            f"{_whole(current)} 个序列要 {size_text(tried[0])}，只剩 {size_text(free[0])}：取同一数组只占其一半的数量",
         )
         return _fewer(value, current, how, _lines(tried, free, dummy))
     stated = dummy is not None or setting(life, "max_num_seqs") is not None
-    now = T(f"now {current}", f"现为 {current}") if stated else T(f"{current} by default", f"默认 {current}")
+    here = now(str(current), stated)
     if life.platform == "cpu" and current > 16:
-        return _fewer(16, current, T(f"first aid on CPU; {now.en}", f"CPU 上的急救值；{now.zh}"), ())
-    return _fewer(floor_power_of_two(current / 2), current, now, ())
+        return _fewer(16, current, T(f"first aid on CPU; {here.en}", f"CPU 上的急救值；{here.zh}"), ())
+    return _fewer(floor_power_of_two(current / 2), current, here, ())
 
 
 def _fewer(value: int, current: int, how: T, lines: tuple[int, ...]) -> Computed | None:
@@ -238,8 +247,8 @@ def fewer_batched_tokens(life: Life) -> Computed | None:
         scaled = current * min(0.5, 0.8 * free[0] / tried[0])
         value = max(floor_power_of_two(scaled), floor)
         how = T(
-            f"{_whole(current)} tokens asked for {_gib(tried[0])} with {_gib(free[0])} free",
-            f"{_whole(current)} 个 token 时申请 {_gib(tried[0])}，只剩 {_gib(free[0])}",
+            f"{_whole(current)} tokens asked for {size_text(tried[0])} with {size_text(free[0])} free",
+            f"{_whole(current)} 个 token 时申请 {size_text(tried[0])}，只剩 {size_text(free[0])}",
         )
         return _fewer(value, current, how, _lines(tried, free))
     if current > first_aid:
@@ -295,12 +304,12 @@ def lower_utilisation(life: Life) -> Computed | None:
         missing = max(tried[0] - free[0], 0) + 0.5
         step = max(0.03, math.ceil(100 * missing / total[0]) / 100)
         how = T(
-            f"now {current:g}; {_gib(tried[0])} asked, {_gib(free[0])} free of {_gib(total[0])}",
-            f"现为 {current:g}；申请 {_gib(tried[0])}，{_gib(total[0])} 中只剩 {_gib(free[0])}",
+            f"{_share_now(life).en}; {size_text(tried[0])} asked, {size_text(free[0])} free of {size_text(total[0])}",
+            f"{_share_now(life).zh}；申请 {size_text(tried[0])}，{size_text(total[0])} 中只剩 {size_text(free[0])}",
         )
         lines = _lines(tried, free, total)
     else:
-        step, how, lines = 0.05, T(f"now {current:g}", f"现为 {current:g}"), ()
+        step, how, lines = 0.05, _share_now(life), ()
     value = math.floor(100 * (current - step) + 1e-6) / 100
     return Computed(f"{value:.2f}", how, lines) if value >= 0.3 else None
 
@@ -316,7 +325,7 @@ def fit_utilisation(life: Life) -> Computed | None:
     too_small = value < 0.2 or (weights is not None and value * total[0] <= weights[0])
     if too_small or value >= current_utilisation(life):
         return None
-    how = T(f"{_gib(free[0])} free of {_gib(total[0])}", f"{_gib(total[0])} 中空闲 {_gib(free[0])}")
+    how = T(f"{size_text(free[0])} free of {size_text(total[0])}", f"{size_text(total[0])} 中空闲 {size_text(free[0])}")
     return Computed(f"{value:.2f}", how, _lines(free, total))
 
 
@@ -336,13 +345,13 @@ def raise_utilisation(life: Life) -> Computed | None:
         if total is not None and total[0] > 0:
             value = math.ceil(100 * (current + missing / total[0]) - 1e-6) / 100
             how = T(
-                f"now {current:g}; {_gib(missing)} of KV cache are missing on a card of about {total[0]:.0f} GiB",
-                f"现为 {current:g}；约 {total[0]:.0f} GiB 的卡上还缺 {_gib(missing)} KV cache",
+                f"{_share_now(life).en}; {size_text(missing)} of KV cache are missing on a card of about {total[0]:.0f} GiB",
+                f"{_share_now(life).zh}；约 {total[0]:.0f} GiB 的卡上还缺 {size_text(missing)} KV cache",
             )
             lines = _lines(needed, available, total)
             return Computed(f"{value:.2f}", how, lines) if current < value <= 0.97 else None
     if current < 0.95:
-        return Computed("0.95", T(f"now {current:g}", f"现为 {current:g}"), ())
+        return Computed("0.95", _share_now(life), ())
     return None
 
 
@@ -350,7 +359,7 @@ def unified_utilisation(life: Life) -> Computed | None:
     """A share that leaves the operating system its part of a memory that CPU and GPU share: 0.15 less, at most 0.75."""
     current = current_utilisation(life)
     value = min(0.75, math.floor(100 * (current - 0.15) + 1e-6) / 100)
-    return Computed(f"{value:.2f}", T(f"now {current:g}", f"现为 {current:g}"), ()) if 0.2 <= value < current else None
+    return Computed(f"{value:.2f}", _share_now(life), ()) if 0.2 <= value < current else None
 
 
 def kv_cache_bytes(life: Life) -> Computed | None:
@@ -377,8 +386,8 @@ def more_tensor_parallel(life: Life) -> Computed | None:
         while value < limit and weights[0] * current / value > room:
             value *= 2
         how = T(
-            f"now {current}; {_gib(weights[0])} of weights per rank become {_gib(weights[0] * current / value)}",
-            f"现为 {current}；每个 rank 的权重由 {_gib(weights[0])} 变为 {_gib(weights[0] * current / value)}",
+            f"now {current}; {size_text(weights[0])} of weights per rank become {size_text(weights[0] * current / value)}",
+            f"现为 {current}；每个 rank 的权重由 {size_text(weights[0])} 变为 {size_text(weights[0] * current / value)}",
         )
         lines = _lines(weights, total, seen)
     return Computed(str(value), how, lines) if current < value <= limit else None
@@ -399,7 +408,11 @@ def cpu_offload(life: Life) -> Computed | None:
     if current > 0:
         return Computed(f"{2 * current:g}", T(f"now {current:g}", f"现为 {current:g}"), ())
     value = max(2, round(total[0] / 4)) if total is not None else 8
-    how = T(f"a quarter of {_gib(total[0])}", f"{_gib(total[0])} 的四分之一") if total else T("a start", "先试这个值")
+    how = (
+        T(f"a quarter of {size_text(total[0])}", f"{size_text(total[0])} 的四分之一")
+        if total
+        else T("a start", "先试这个值")
+    )
     return Computed(str(value), how, _lines(total))
 
 
@@ -430,7 +443,9 @@ def cpu_kv_space(life: Life) -> Computed | None:
     if ram is not None:
         value = int(0.5 * (ram[0] - (weights[0] if weights else 0)))
         if value >= 1 and (current is None or value < current):
-            how = T(f"half of the {_gib(ram[0])} of RAM that was available", f"可用内存 {_gib(ram[0])} 的一半")
+            how = T(
+                f"half of the {size_text(ram[0])} of RAM that was available", f"可用内存 {size_text(ram[0])} 的一半"
+            )
             return Computed(str(value), how, _lines(ram, weights))
     if current is not None and current >= 2:
         return Computed(str(int(current / 2)), T(f"now {current:g}", f"现为 {current:g}"), ())
@@ -461,8 +476,8 @@ def step_timeout(life: Life) -> Computed | None:
     if value <= current:
         return None
     how = T(
-        f"now {current:g} s; policy for {sequences} sequences on {life.platform}: {policy:g} s; at most {TIMEOUT_CAP_S} s",
-        f"现为 {current:g} 秒；按 {life.platform} 上 {sequences} 个序列计算需 {policy:g} 秒；上限 {TIMEOUT_CAP_S} 秒",
+        f"{step_limit_now(life).en}; policy for {sequences} sequences on {life.platform}: {policy:g} s; at most {TIMEOUT_CAP_S} s",
+        f"{step_limit_now(life).zh}；按 {life.platform} 上 {sequences} 个序列计算需 {policy:g} 秒；上限 {TIMEOUT_CAP_S} 秒",
     )
     return Computed(f"{value:.0f}", how, _lines(step))
 
@@ -472,7 +487,7 @@ def ready_timeout(life: Life) -> Computed | None:
     raw = life.env.get("VLLM_ENGINE_READY_TIMEOUT_S", "")
     current = int(raw) if raw.isdigit() else 600
     value = 1800 if current < 1800 else min(7200, 2 * current)
-    return Computed(str(value), T(f"now {current} s", f"现为 {current} 秒"), ()) if value > current else None
+    return Computed(str(value), now(f"{current} s", raw.isdigit(), f"{current} 秒"), ()) if value > current else None
 
 
 def iteration_timeout(life: Life) -> Computed | None:
@@ -480,18 +495,4 @@ def iteration_timeout(life: Life) -> Computed | None:
     raw = life.env.get("VLLM_ENGINE_ITERATION_TIMEOUT_S", "")
     current = int(raw) if raw.isdigit() else 60
     value = min(TIMEOUT_CAP_S, max(300, 2 * current))
-    return Computed(str(value), T(f"now {current} s", f"现为 {current} 秒"), ()) if value > current else None
-
-
-def capture_sizes(life: Life) -> list[int]:
-    """The capture sizes that the command sets, from either place; empty when it sets none."""
-    raw: object = life.config.get("cudagraph_capture_sizes")
-    compilation = life.config.get("compilation_config")
-    if raw is None and isinstance(compilation, str):
-        try:
-            compilation = json.loads(compilation)
-        except ValueError:
-            compilation = None
-    if raw is None and isinstance(compilation, dict):
-        raw = compilation.get("cudagraph_capture_sizes")
-    return [int(size) for size in raw if isinstance(size, int)] if isinstance(raw, (list, tuple)) else []
+    return Computed(str(value), now(f"{current} s", raw.isdigit(), f"{current} 秒"), ()) if value > current else None

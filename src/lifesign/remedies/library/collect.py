@@ -9,7 +9,10 @@ UPGRADE_VLLM = Remedy(
     slug="upgrade-vllm",
     kind="upgrade",
     title=T("upgrade vLLM to a newer release", "升级 vLLM 到新版本"),
-    why=T("The error is in code that changed since this version.", "出错的代码在之后的版本里已经改过。"),
+    why=T(
+        "Such errors are often cured by a later release; search its notes and the issues for the text or the function first.",
+        "这类错误往往在后来的版本里修好了；先用报错或函数名查发行说明和 issue。",
+    ),
     command="pip install -U vllm",
 )
 
@@ -74,19 +77,7 @@ COLLECT_DEBUG = Remedy(
     title=T("more detail if it comes back", "再次发生时记录更多细节"),
     why=T("DEBUG shows start-up steps and waits that INFO leaves out.", "DEBUG 会打印 INFO 省略的启动步骤和等待。"),
     forms=(Form("VLLM_LOGGING_LEVEL", "DEBUG"),),
-    source="envs.py of all 45 releases",
-)
-
-COLLECT_TRACE = Remedy(
-    slug="collect-trace",
-    kind="env",
-    title=T("trace every function call", "记录每个函数调用"),
-    why=T(
-        "The last line of each process's trace file shows where it stopped.",
-        "每个进程跟踪文件的最后一行就是它停下的地方。",
-    ),
-    forms=(Form("VLLM_TRACE_FUNCTION", "1"),),
-    cost=T("very slow; large files in the temp folder", "非常慢；临时目录会有大文件"),
+    cost=T("a much longer log", "日志会长很多"),
     source="envs.py of all 45 releases",
 )
 
@@ -99,17 +90,6 @@ COLLECT_CORE_DUMP = Remedy(
         "原生代码崩溃没有 Python 栈；gdb 能看出是哪个库（faulthandler 显示 Python 一侧）。",
     ),
     command="ulimit -c unlimited; export PYTHONFAULTHANDLER=1; coredumpctl list python3; coredumpctl gdb -1",
-)
-
-COLLECT_XID = Remedy(
-    slug="collect-xid",
-    kind="collect",
-    title=T("GPU faults of that time (Xid, ECC)", "当时的 GPU 故障（Xid、ECC）"),
-    why=T(
-        "An Xid in the kernel log decides between hardware, driver and software.",
-        "内核日志里的 Xid 能区分硬件、驱动还是软件问题。",
-    ),
-    command='dmesg -T | grep -iE "xid|nvrm"; nvidia-smi -q -d ECC,PAGE_RETIREMENT',
 )
 
 COLLECT_ALL_RANKS = Remedy(

@@ -15,6 +15,7 @@ NCCL_DEBUG_INFO = Remedy(
         "错误上方的 `NCCL WARN` 行，或 `Last error:` 后面那行，才是原因。",
     ),
     forms=(Form("NCCL_DEBUG", "INFO"),),
+    cost=T("a longer log", "日志变长"),
     source="NCCL environment variables",
 )
 
@@ -111,10 +112,13 @@ DROP_EXPANDABLE_SEGMENTS = Remedy(
 ALL_REDUCE_TEST = Remedy(
     slug="all-reduce-test",
     kind="check",
-    title=T("prove a small all-reduce first", "先验证一次小的 all-reduce"),
-    why=T("If that fails or hangs, it isn't vLLM.", "如果这一步就失败或挂住，问题不在 vLLM。"),
-    command="lifesign check --nnodes 2",
-    source="vLLM docs: troubleshooting, hardware/driver check",
+    title=T("first prove that a small all-reduce works without vLLM", "先在 vLLM 之外证明一次小的 all-reduce 能成功"),
+    why=T(
+        "If this fails too, the machines or the libraries are at fault and no vLLM flag helps. On several nodes run `lifesign check --nnodes N --node-rank R --master-addr HEAD_IP` on each of them; it tries the all-reduce between them.",
+        "如果它也失败，就是机器或库的问题，vLLM 的参数都没用。多节点时，在每个节点上运行 `lifesign check --nnodes N --node-rank R --master-addr 主节点IP`，它会在节点之间试一次 all-reduce。",
+    ),
+    command="NCCL_DEBUG=INFO torchrun --nproc-per-node=2 --no-python python -c \"import os,torch,torch.distributed as d; torch.cuda.set_device(int(os.environ['LOCAL_RANK'])); d.init_process_group('nccl'); x=torch.ones(1).cuda(); d.all_reduce(x); print(x.item()); d.destroy_process_group()\"",
+    source="vLLM documentation, troubleshooting: incorrect hardware/driver",
 )
 
 DISTRIBUTED_TIMEOUT = Remedy(
@@ -190,7 +194,7 @@ NCCL_CUMEM_OFF = Remedy(
     title=T("switch NCCL's cuMem allocations off", "关闭 NCCL 的 cuMem 分配"),
     why=T(
         "vGPUs, shims (libvgpu) and some drivers crash in it; the segfault shows ncclCuMem frames.",
-        "vGPU、libvgpu 之类的垫片和部分驱动会在这里段错误，栈里有 ncclCuMem。",
+        "vGPU、libvgpu 之类的拦截库和部分驱动会在这里段错误，栈里有 ncclCuMem。",
     ),
     forms=(Form("NCCL_CUMEM_ENABLE", "0", also=(("NCCL_CUMEM_HOST_ENABLE", "0"),)),),
     source="NCCL environment variables; vLLM forced it to 0 to 0.9.0.1",
@@ -202,19 +206,8 @@ NO_SYMM_MEM = Remedy(
     title=T("all-reduce without symmetric memory", "all-reduce 不用对称内存"),
     why=T("Takes PyTorch's symmetric-memory all-reduce out of the path.", "绕开 PyTorch 的对称内存 all-reduce。"),
     forms=(Form("VLLM_ALLREDUCE_USE_SYMM_MEM", "0", since="0.10.2"),),
+    cost=T("perhaps a little slower", "可能略慢"),
     source="envs.py: from 0.10.2, on by default from 0.11.0",
-)
-
-CHECK_P2P_REALLY = Remedy(
-    slug="check-p2p-really",
-    kind="env",
-    title=T("let vLLM test direct access between cards", "让 vLLM 实测卡间直连"),
-    why=T(
-        "From 0.10.1 vLLM trusts the driver's answer; some drivers answer wrongly.",
-        "从 0.10.1 起 vLLM 直接相信驱动的回答，而有些驱动会答错。",
-    ),
-    forms=(Form("VLLM_SKIP_P2P_CHECK", "0", since="0.10.1"),),
-    source="envs.py: default False to 0.10.0, True from 0.10.1",
 )
 
 GPU_SHIM_OFF = Remedy(
@@ -239,17 +232,6 @@ ONE_RANK_PER_DEVICE = Remedy(
         "两个 rank 落在同一张 GPU 上，NCCL 报 `invalid usage`。检查 CUDA_VISIBLE_DEVICES 和 --data-parallel-size。",
     ),
     command='nvidia-smi -L; echo "CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES"',
-)
-
-LOOK_AT_PEER = Remedy(
-    slug="look-at-peer",
-    kind="collect",
-    title=T("read the log of the other rank or node", "去看另一个 rank 或节点的日志"),
-    why=T(
-        "The connection broke because the other side was gone: the cause is in its log.",
-        "连接断开是因为对端先没了：原因在对端的日志里。",
-    ),
-    command='grep -nE "ERROR|Traceback|Killed|Segfault" other-node.log | head -40',
 )
 
 HCCL_CONNECT = Remedy(
@@ -278,8 +260,8 @@ HCCL_EXEC_TIMEOUT = Remedy(
     kind="env",
     title=T("bring HCCL's time-out in line with vLLM's", "让 HCCL 超时与 vLLM 对齐"),
     why=T(
-        "HCCL waits 1836 s by default, longer than vLLM's 300 s for a step, so vLLM ends first and hides the reason.",
-        "HCCL 默认等 1836 秒，比 vLLM 每步的 300 秒还长，于是 vLLM 先退出，掩盖了原因。",
+        "HCCL waits 1836 s by default, longer than vLLM's for a step (300 s by default), so vLLM ends first and hides the reason.",
+        "HCCL 默认等 1836 秒，比 vLLM 的单步时限（默认 300 秒）还长，于是 vLLM 先退出，掩盖了原因。",
     ),
     forms=(Form("HCCL_EXEC_TIMEOUT", "200"),),
     source="vllm-ascend#13233; CANN documentation",

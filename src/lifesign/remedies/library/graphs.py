@@ -45,6 +45,7 @@ CUDAGRAPH_PIECEWISE = Remedy(
         "FULL 图把注意力也捕获进去；PIECEWISE 不捕获注意力。",
     ),
     forms=(Form("--compilation-config", '{"cudagraph_mode": "PIECEWISE"}', since="0.10.1"),),
+    cost=T("decoding of small batches is somewhat slower", "小批解码略慢"),
     unless=sizing.is_eager,
     source="vLLM source: CUDAGraphMode values since 0.10.1",
 )
@@ -58,6 +59,7 @@ CUDAGRAPH_FULL_DECODE = Remedy(
         "绕开会提前释放共享缓冲区的 PIECEWISE 图。",
     ),
     forms=(Form("--compilation-config", '{"cudagraph_mode": "FULL_DECODE_ONLY"}', since="0.10.1"),),
+    cost=T("prefill runs without graphs", "预填充不再使用图"),
     unless=sizing.is_eager,
     source="vLLM source: CUDAGraphMode values since 0.10.1",
 )
@@ -169,6 +171,7 @@ NO_AITER = Remedy(
     title=T("switch the AITER kernels off", "关闭 AITER 内核"),
     why=T("Takes AMD's AITER kernels out of the path.", "绕开 AMD 的 AITER 内核。"),
     forms=(Form("VLLM_ROCM_USE_AITER", "0"),),
+    cost=T("slower kernels on AMD GPUs", "AMD GPU 上的内核变慢"),
     source="envs.py of all 45 releases",
 )
 

@@ -17,8 +17,6 @@ SHM_SIZE = Remedy(
     command="docker run --shm-size=16g ...   # or: --ipc=host",
     source="vLLM docs: deployment with docker; NCCL troubleshooting",
 )
-RAISE_SHM = SHM_SIZE
-
 SHARED_SHM_NAMESPACE = Remedy(
     slug="shared-shm-namespace",
     kind="command",
@@ -108,6 +106,7 @@ UNIFIED_MEMORY = Remedy(
         "CPU 与 GPU 共用一块内存（统一内存）：vLLM 拿走的，系统就没有了。",
     ),
     forms=(Form("--gpu-memory-utilization", "{value}"),),
+    cost=T("a smaller KV cache", "KV cache 变小"),
     value=sizing.unified_utilisation,
     source="vllm#45179",
 )
@@ -121,17 +120,6 @@ ULIMIT_VIRTUAL = Remedy(
         "ulimit -v（RLIMIT_AS）限制了地址空间，即使内存还有空闲。",
     ),
     command="ulimit -v unlimited; ulimit -a",
-)
-
-FREE_PORT = Remedy(
-    slug="free-port",
-    kind="check",
-    title=T("find who holds the port, or take another", "查出谁占了端口，或换一个端口"),
-    why=T(
-        "Address already in use: another process (often the previous server) listens on this port.",
-        "端口已被占用（Address already in use）：另一个进程（常是上一个服务）还在监听。",
-    ),
-    command="ss -ltnp | grep :8000   # then end exactly that process, or: vllm serve ... --port 8001",
 )
 
 OTHER_VLLM_PORT = Remedy(
@@ -212,17 +200,6 @@ PROBE_PATIENCE = Remedy(
     source="Kubernetes docs: configure liveness, readiness and startup probes",
 )
 
-REAP = Remedy(
-    slug="reap",
-    kind="command",
-    title=T("clear away what the dead engine left", "清理死掉的引擎留下的东西"),
-    why=T(
-        "Workers without a parent hold the GPU and ports; reap shows them and ends exactly those with --yes.",
-        "没有父进程的 worker 还占着 GPU 和端口；reap 会列出来，加 --yes 只结束它们。",
-    ),
-    command="lifesign reap",
-)
-
 DRIVER_COMPAT = Remedy(
     slug="driver-compat",
     kind="check",
@@ -258,28 +235,6 @@ UNSET_LD_LIBRARY_PATH = Remedy(
     command="env -u LD_LIBRARY_PATH vllm serve MODEL",
 )
 
-REINSTALL_NCCL_LIB = Remedy(
-    slug="reinstall-nccl-lib",
-    kind="command",
-    title=T("download the NCCL library again", "重新下载 libnccl"),
-    why=T(
-        "libnccl.so.2 is missing, truncated or not the one of this torch; VLLM_NCCL_SO_PATH can name a good one.",
-        "libnccl.so.2 缺失、被截断，或与这个 torch 不配；可用 VLLM_NCCL_SO_PATH 指定。",
-    ),
-    command="pip install --force-reinstall --no-deps nvidia-nccl-cu12; ls -l $(python -c 'import nvidia.nccl, os; print(os.path.dirname(nvidia.nccl.__path__[0]))')/nccl/lib",
-)
-
-CUDA_BUILD = Remedy(
-    slug="cuda-build",
-    kind="check",
-    title=T("check that vLLM's build sees this hardware", "确认 vLLM 的构建与硬件匹配"),
-    why=T(
-        "vLLM found no platform: CUDA isn't visible (driver, nvidia-smi, CUDA_VISIBLE_DEVICES), pynvml is a foreign package (use nvidia-ml-py), or it is another build. VLLM_LOGGING_LEVEL=DEBUG prints why each platform was refused.",
-        "vLLM 没认出平台：CUDA 不可见（驱动、nvidia-smi、CUDA_VISIBLE_DEVICES）、pynvml 装错（应装 nvidia-ml-py），或装的是别的构建。VLLM_LOGGING_LEVEL=DEBUG 会打印每个平台被否决的原因。",
-    ),
-    command="nvidia-smi; pip list | grep -iE 'vllm|torch|nvml'; VLLM_LOGGING_LEVEL=DEBUG python -c 'from vllm.platforms import current_platform as p; print(p)'",
-)
-
 CPU_BUILD = Remedy(
     slug="cpu-build",
     kind="check",
@@ -301,29 +256,6 @@ REINSTALL_MATCHING = Remedy(
         "编译扩展与已装的 torch 不匹配（undefined symbol）：用全新环境，让 vLLM 决定 torch 版本。",
     ),
     command="python -m venv fresh && fresh/bin/pip install vllm",
-)
-
-REBOOT_DRIVER = Remedy(
-    slug="reboot-driver",
-    kind="check",
-    title=T("reboot, then update the driver", "重启机器并升级驱动"),
-    why=T(
-        "The process hangs inside the NVIDIA driver (nvidia_uvm) and can't be ended by any signal; only a GPU reset, reboot or power cycle helps.",
-        "进程卡在 NVIDIA 驱动（nvidia_uvm）里，任何信号都结束不了；只能 GPU reset、重启或断电。",
-    ),
-    command='dmesg -T | grep -iE "xid|nvrm|uvm" | tail -20; nvidia-smi -q | grep -i driver',
-)
-
-CHECK_ECC = Remedy(
-    slug="check-ecc",
-    kind="check",
-    title=T("look for hardware errors", "检查硬件错误"),
-    why=T(
-        "Xid and ECC entries decide whether the card is at fault; remapped rows that are pending need a reset.",
-        "Xid 和 ECC 记录能判断是不是卡坏了；待重映射的行需要 GPU reset。",
-    ),
-    command="dmesg -T | grep -i xid; nvidia-smi -q -d ECC,PAGE_RETIREMENT,ROW_REMAPPER",
-    source="NVIDIA docs: Xid errors, GPU debug guidelines",
 )
 
 UPDATE_XPU_DRIVER = Remedy(

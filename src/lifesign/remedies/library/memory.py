@@ -48,15 +48,6 @@ SHORTER_CONTEXT = Remedy(
     source="vLLM source: check_enough_kv_cache_memory (0.8.5 to 0.33.0)",
 )
 
-AUTO_CONTEXT = Remedy(
-    slug="auto-context",
-    kind="flag",
-    title=T("let vLLM choose the longest context that fits", "让 vLLM 自动选取放得下的最大长度"),
-    why=T("vLLM measures the free KV cache and lowers the length to it.", "vLLM 测出可用的 KV cache 后自动降低长度。"),
-    forms=(Form("--max-model-len", "auto", since="0.14.0"),),
-    source="parser of 0.14.0 and later accepts `auto`",
-)
-
 LOWER_UTILISATION = Remedy(
     slug="lower-utilisation",
     kind="flag",
@@ -131,20 +122,6 @@ MORE_TENSOR_PARALLEL = Remedy(
     cost=T("more GPUs; communication in each layer", "需要更多 GPU；每层都有通信"),
     value=sizing.more_tensor_parallel,
     source="vLLM docs: parallelism and scaling",
-)
-
-LESS_TENSOR_PARALLEL = Remedy(
-    slug="less-tensor-parallel",
-    kind="flag",
-    title=T("a smaller tensor-parallel size", "减小张量并行数"),
-    why=T(
-        "The split leaves parts that the quantised kernels can't take; a smaller --tensor-parallel-size leaves larger parts.",
-        "切分后的分块不满足量化内核的对齐要求；减小 --tensor-parallel-size，分块就更大。",
-    ),
-    forms=(Form("--tensor-parallel-size", "{value}"),),
-    cost=T("more memory per GPU", "每张卡占用更多显存"),
-    value=sizing.less_tensor_parallel,
-    source="vLLM source: marlin and AWQ kernels check divisibility of each rank's shard",
 )
 
 SINGLE_DEVICE = Remedy(
@@ -257,6 +234,7 @@ FEWER_LORAS = Remedy(
     title=T("fewer adapters on the GPU", "减少常驻显存的 LoRA 数"),
     why=T("Slots for adapters are allocated in full at the start.", "LoRA 槽位在启动时就全部分配。"),
     forms=(Form("--max-loras", "{value}"),),
+    cost=T("adapters beyond that number wait for a slot", "超出数量的 LoRA 要等槽位"),
     value=sizing.fewer_loras,
 )
 

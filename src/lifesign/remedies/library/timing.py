@@ -52,25 +52,13 @@ ENGINE_ITERATION_TIMEOUT = Remedy(
     kind="env",
     title=T("a longer limit for one iteration (V0 engine)", "延长 V0 引擎的迭代超时"),
     why=T(
-        "The V0 engine gives a step 60 s. A hang (NCCL, another node) needs its own cure: look at the stacks with py-spy.",
-        "V0 引擎每步限 60 秒。如果是挂死（NCCL、其他节点），要另外处理：用 py-spy 看栈。",
+        "The V0 engine gives a step 60 s unless set otherwise. A hang (NCCL, another node) needs its own cure: look at the stacks with py-spy.",
+        "V0 引擎默认每步限 60 秒。如果是挂死（NCCL、其他节点），要另外处理：用 py-spy 看栈。",
     ),
     forms=(Form("VLLM_ENGINE_ITERATION_TIMEOUT_S", "{value}", until="0.10.2"),),
+    cost=T("a real hang is noticed later", "真正挂死时发现得更晚"),
     value=sizing.iteration_timeout,
     source="envs.py: read by the V0 AsyncLLMEngine only, to 0.10.2",
-)
-
-DP_COORDINATOR_TIMEOUT = Remedy(
-    slug="dp-coordinator-timeout",
-    kind="upgrade",
-    title=T("a release that gives the coordinator more time", "升级到给协调器更多时间的版本"),
-    why=T(
-        "The data-parallel coordinator had a fixed limit of 30 s to start (0.19.0 to 0.22.1); it is 120 s from 0.23.0. No "
-        "release has a setting for it.",
-        "数据并行协调器的启动上限固定为 30 秒（0.19.0 到 0.22.1），0.23.0 起为 120 秒；没有版本提供相应设置。",
-    ),
-    command="pip install -U 'vllm>=0.23.0'",
-    source="vllm#37452, vllm#42343; sources of 0.18.1, 0.19.0, 0.22.1, 0.23.0",
 )
 
 FASTER_STORAGE = Remedy(
