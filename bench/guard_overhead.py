@@ -132,9 +132,12 @@ def delay(rate: int, seconds: float, guarded: bool) -> dict[str, float]:
         reader.start()
         process.wait()
         reader.join()
+        logs = Path(folder).glob("logs/*/*.log")
+        kept = sum(path.read_bytes().count(b"\n") for path in logs) if guarded else len(delays_ns)
     values = sorted(one / 1e6 for one in delays_ns)
     return {
         "lines": len(values),
+        "lost_lines": kept - len(values),
         "p50_ms": round(statistics.median(values), 3),
         "p99_ms": round(values[int(len(values) * 0.99)], 3),
         "max_ms": round(values[-1], 3),

@@ -37,6 +37,9 @@ WRITE_BYTES = 1 << 16
 QUEUE_BYTES = 32 << 20
 FORWARD_BYTES = 32 << 20
 STUCK_S = 3.0
+LAG_BYTES = 256 << 20
+LAG_PAUSE_S = 0.04
+"""When a reader of our output is that far behind, but reads, the engine is slowed: to 6 MB/s at worst, never stopped."""
 PARTIAL_BYTES = 1 << 16
 READERS = 16
 """Segments held for a forwarder that is behind; with the usual 64 MiB that is a GiB of log."""
@@ -56,6 +59,7 @@ class Channel:
     partial: bytes = b""
     chunks: deque[tuple[bytes | None, Place | None]] = field(default_factory=deque)
     held_bytes: int = 0
+    behind_bytes: int = 0
     ready: threading.Condition = field(default_factory=threading.Condition)
 
 
@@ -106,11 +110,15 @@ class Keeper:
                 return
 
     def _read(self, channel: Channel) -> None:
+        shown = 0
         while True:
             try:
                 data = os.read(channel.read_fd, READ_BYTES)
             except OSError:  # EIO: the last process with the terminal has closed it
                 data = b""
+            if channel.behind_bytes > LAG_BYTES and self._shown_bytes != shown:
+                time.sleep(LAG_PAUSE_S)
+            shown = self._shown_bytes
             with self._changed:
                 if not data:
                     channel.open = False
@@ -202,6 +210,7 @@ class Keeper:
                 channel.held_bytes += len(data)
             elif place is not None:
                 channel.chunks.append((None, place))
+                channel.behind_bytes += place.length
             else:
                 self.writer.losses.unshown_bytes += len(data)
             channel.ready.notify()
@@ -221,7 +230,10 @@ class Keeper:
                 gone = not self._show(channel.out_fd, data, place)
             with channel.ready:
                 channel.chunks.popleft()
-                channel.held_bytes -= len(data) if data is not None else 0
+                if data is not None:
+                    channel.held_bytes -= len(data)
+                elif place is not None:
+                    channel.behind_bytes -= place.length
 
     def _show(self, out_fd: int, data: bytes | None, place: Place | None) -> bool:
         """Write to our stdout or stderr; False once nobody reads it any more."""
