@@ -153,3 +153,12 @@ def test_an_xid_is_weighed_by_its_number(number: int, said: str, tmp_path: Path)
     assert finding.role == "context"
     why = finding.why or cause.subtypes[finding.subtype].why
     assert said in why.en
+
+
+def test_a_lost_connection_only_follows_a_death_in_the_log(tmp_path: Path) -> None:
+    lost = _error(
+        "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.5]:31234"
+    )
+    died = "(EngineCore pid=200) ERROR 11-30 10:01:59 [multiproc_executor.py:300] Worker proc VllmWorker-1 died unexpectedly, shutting down executor."
+    assert _verdict(tmp_path, died, *lost)[0] == "silent-death"
+    assert _verdict(tmp_path, *lost)[:2] == ("collective-comm", "gloo-peer-lost")

@@ -50,6 +50,10 @@ def _refine(finding: Finding, life: Life) -> Finding | None:
         return _refine_warning(finding, life) if "NCCL WARN" in event.text else _refine_nccl(finding, life)
     if finding.subtype == "hccl-init":
         return _refine_hccl(finding)
+    if finding.subtype == "gloo-peer-lost" and life.before(event, "died unexpectedly") is not None:
+        # The peer's death is in the log: losing the connection to it only follows.
+        finding.role = "cascade"
+        return finding
     if finding.subtype == "gloo-peer-lost" and event.exc is not None and event.exc.passes(*signs.DATA_PARALLEL_FRAMES):
         # A rank that left in good order closes its sockets; one that is late or stuck resets them or lets them time out.
         if event.has("Timed out waiting", "reset by peer"):

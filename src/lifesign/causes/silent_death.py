@@ -77,6 +77,7 @@ PRELOADS = Remedy(
     command="env | grep -E 'LD_PRELOAD|LD_LIBRARY_PATH'; cat /etc/ld.so.preload",
 )
 
+_LOST = ("Connection closed by peer", "Connection reset by peer", "Socket closed", "Broken pipe")
 _COLLECT = (lib.COLLECT_KERNEL_LOG, lib.COLLECT_EXIT_CODE, lib.COLLECT_CORE_DUMP, lib.SUPERVISE, lib.COLLECT_DEBUG)
 
 SUBTYPES = {
@@ -201,6 +202,8 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
                 "它是正常退出的，像是收到了 SIGTERM：有人单独让这个进程停下。",
             ),
         )
+    if finding.subtype == "worker-died-no-trace" and _only_lost_connections(finding.event, life):
+        finding.strength = SYMPTOM
     if finding.subtype == "segfault-native" and _after_python_error(finding.event, life):
         finding.strength, finding.certainty = TRACE, "possible"
     if finding.subtype == "segfault-native":
@@ -221,6 +224,15 @@ def _was_asked(finding: Finding, life: Life) -> bool:
     if finding.values.get("status", "").startswith("exit code 0"):
         return True
     return life.before(finding.event, "WorkerProc was terminated", within=40) is not None
+
+
+def _only_lost_connections(event: Event, life: Life) -> bool:
+    """Whether the errors after a worker's death only tell that the connection to it broke, and none stands before it."""
+    if _after_python_error(event, life):
+        return False
+    return (
+        life.after(event, "gloo/transport", within=80) is not None and life.after(event, *_LOST, within=80) is not None
+    )
 
 
 def _after_python_error(event: Event, life: Life) -> bool:
