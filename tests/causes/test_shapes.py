@@ -56,9 +56,6 @@ def test_prefixes_of_another_generation_keep_the_cause(case: pages.Case, generat
     dressed = GENERATIONS[generation](case.log)
     if dressed == case.log:
         pytest.skip("the case has these prefixes already, or none")
-    workers = {match[5] for match in HEAD.finditer(case.log) if "Worker" in match[1]}
-    if generation == "one card" and len(workers) > 1:
-        pytest.skip("the case has several workers")
     log = tmp_path / "case.log"
     log.write_text(dressed, encoding="utf-8")
     verdict = diagnose_paths([str(log)]).verdict

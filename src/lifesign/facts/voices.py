@@ -127,6 +127,7 @@ def _foreign(life: Life) -> None:
             event.weight = "foreign"
 
 
+_NAMES_WITHOUT_RANK = ("Worker", "VllmWorker", "VllmWorkerProcess")
 _QUOTATION = 60
 """Events that a quotation of another engine's log has at most."""
 
@@ -146,8 +147,12 @@ def _quotations(life: Life) -> None:
             spans.setdefault(key, []).append(event.index)
             if event.kind == "milestone":
                 started.add(key)
+    crew = _has_several_workers(life)
     for (source, name, pid), indexes in spans.items():
         if (source, name, pid) in started or len(indexes) > _QUOTATION:
+            continue
+        # All workers bear one name until they know their ranks: there a further pid is a colleague.
+        if name in _NAMES_WITHOUT_RANK and crew:
             continue
         real = [
             others
@@ -159,6 +164,17 @@ def _quotations(life: Life) -> None:
         if any(others[0] < indexes[0] for others in real) and not _death_agrees(life, set(indexes)):
             for index in indexes:
                 life.events[index].weight = "quoted"
+
+
+_PARALLEL = re.compile(r"(?:tensor|pipeline)_parallel_size'?[=:] ?(\d{1,4})")
+
+
+def _has_several_workers(life: Life) -> bool:
+    """Whether the first line that tells a parallel size tells one above 1. (Settings are learned later, without quotations.)"""
+    for event in life.events:
+        if event.process.role in ("api", "core") and "_parallel_size" in event.text:
+            return any(int(size) > 1 for size in _PARALLEL.findall(event.text[:8000]))
+    return False
 
 
 def _death_agrees(life: Life, suspects: set[int]) -> bool:
