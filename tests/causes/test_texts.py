@@ -184,3 +184,17 @@ def test_a_little_memory_is_not_shown_as_nothing(gib: float, text: str) -> None:
 )
 def test_a_default_of_the_release_is_called_one(env: dict[str, str], said: str) -> None:
     assert said in sizing.step_limit_now(Life(version="0.19.1", env=env)).en
+
+
+@pytest.mark.parametrize(("running", "offered"), [(1, False), (4, False), (5, True), (8, True)])
+def test_fewer_sequences_only_if_the_step_held_more(running: int, offered: bool, tmp_path: Path) -> None:
+    """The command allows 8; halving that is no advice for a step of 4."""
+    stats = f"(APIServer pid=1) INFO 06-14 09:29:50 [loggers.py:271] Engine 000: Avg prompt throughput: 2.4 tokens/s, Avg generation throughput: 9.1 tokens/s, Running: {running} reqs, Waiting: 0 reqs, GPU KV cache usage: 7.1%"
+    log = tmp_path / "vllm.log"
+    log.write_text(
+        TIMED_OUT.format(start="08:00:00").replace(
+            "(EngineCore pid=88) ERROR", stats + "\n(EngineCore pid=88) ERROR", 1
+        )
+    )
+    verdict = diagnose_paths([str(log)]).verdict
+    assert ("--max-num-seqs" in {remedy.knob for remedy in verdict.remedies}) is offered

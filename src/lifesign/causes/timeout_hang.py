@@ -290,7 +290,9 @@ def _fill(finding: Finding, life: Life) -> Finding:
     if life.world_size > 1 and life.platform != "cpu":
         # Several devices that never finished a step since the start look like a peer-to-peer hang of the machine.
         remedies = _RPC_P2P if life.platform == "cuda" and life.progress_index < 0 else _RPC_MANY
-    finding.remedies = tuple(_sized(remedy, life, count, limit) for remedy in remedies)
+    # Half the allowed number helps only if the step held more than that.
+    idle = {lib.FEWER_SEQUENCES.slug} if 2 * count <= sizing.current_sequences(life) else set()
+    finding.remedies = tuple(_sized(remedy, life, count, limit) for remedy in remedies if remedy.slug not in idle)
     if life.platform == "cpu" and finding.event.phase is Phase.SERVING:
         explain(
             finding,
