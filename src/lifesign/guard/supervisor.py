@@ -97,6 +97,8 @@ class Guard:
                 # Somebody started us anew, perhaps with another command: only a spent budget or broken hardware forbids it.
                 if closed.decision.action == "hold":
                     return self._leave(closed, 1)
+            if not self._listen(0.0):  # asked to stop while the last life was being taken care of
+                return 1 if closed is not None else 0
             return self._lives_loop()
         finally:
             context.inbox.close()
