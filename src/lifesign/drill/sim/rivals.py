@@ -45,9 +45,9 @@ class Rival(ABC):
                 if kill_s is None or kill_s > stretch.end_s:
                     break
                 kills.append(kill_s)
-                ends_s = max(
-                    (one.end_s for one in stretch.pieces if one.cause in ("pause", "compile", "opaque")), default=0.0
-                )
+                # It is started again once the disturbance that it died in is over.
+                piece = piece_at(stretch, kill_s)
+                ends_s = piece.end_s if piece.cause in ("pause", "compile", "opaque") else kill_s
                 self.quiet_until_s = max(kill_s, ends_s) + self.engine.kind.restart_s
                 start_s = self.quiet_until_s
         self.learn(stretch)
