@@ -126,7 +126,7 @@ SIGNATURES = (
         kinds=("exception", "wrapper"),
     ),
     Signature(
-        "tp-heads",
+        "tp-divisibility",
         any=(
             "must be divisible by tensor parallel size",
             "must be divisible by tp_size",
@@ -135,7 +135,7 @@ SIGNATURES = (
         kinds=("exception", "wrapper"),
     ),
     Signature(
-        "tp-heads",
+        "tp-divisibility",
         any=("is not divisible by",),
         frames=(":ensure_divisibility", "distributed/utils.py:divide"),
         kinds=("exception",),

@@ -25,7 +25,7 @@ def _refine(finding: Finding, life: Life) -> Finding | None:
         return _with_variable(finding)
     if finding.subtype == "max-model-len":
         return _with_length(finding)
-    if finding.subtype in ("tp-heads", "tp-gt-gpus"):
+    if finding.subtype in ("tp-divisibility", "tp-gt-gpus"):
         finding.remedies = _fitting_size(finding, life)
     if finding.subtype == "unknown-flag":
         match = re.search(
@@ -131,7 +131,7 @@ SUBTYPES = {
         ),
         (advice.DP_OPTIONS, advice.COUNT_GPUS),
     ),
-    "tp-heads": Subtype(
+    "tp-divisibility": Subtype(
         T("The model can't be divided by this tensor-parallel size", "模型无法按这个张量并行数整除"),
         T(
             "The number of attention heads (or the vocabulary, or a layer) is no multiple of --tensor-parallel-size.",

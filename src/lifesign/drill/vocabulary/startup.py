@@ -255,7 +255,7 @@ SETTINGS = (
             "tp-divisibility",
             LOAD,
             accept=("model-quant-incompat", "distributed-orchestration"),
-            accept_subtypes=("tp-gt-gpus", "tp-heads", "tp-not-divisible", "bad-value"),
+            accept_subtypes=("tp-gt-gpus", "tp-not-divisible", "bad-value"),
             decisive=("must be divisible by tensor parallel size",),
         ),
         Start(args=("--tensor-parallel-size", "3")),
