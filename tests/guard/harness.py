@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -21,6 +24,9 @@ from lifesign.guard import procs
 ENGINE = str(Path(__file__).with_name("fake_engine.py"))
 PATIENCE_S = 40.0
 LIFESIGN = [sys.executable, "-m", "lifesign.cli.main"]
+OWN_TMP = Path(tempfile.mkdtemp(prefix="lg-", dir="/tmp"))
+"""Short (socket paths), and of this test run alone: guards of other runs on the machine leave their folders elsewhere."""
+atexit.register(shutil.rmtree, OWN_TMP, ignore_errors=True)
 
 
 def wait_until(condition: Callable[[], Any], what: str, limit_s: float = PATIENCE_S) -> Any:
@@ -49,7 +55,7 @@ class GuardRun:
         self.state = folder / "state"
         self.out_path, self.err_path = folder / "stdout", folder / "stderr"
         command = engine if engine is not None else [sys.executable, ENGINE, *engine_args]
-        environment = {**os.environ, "LC_ALL": "C", **(env or {})}
+        environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(OWN_TMP), **(env or {})}
         with self.out_path.open("ab") as out, self.err_path.open("ab") as err:
             self.process = subprocess.Popen(
                 [*LIFESIGN, "guard", "--state-dir", str(self.state), "--http", http, *options, "--", *command],
@@ -145,6 +151,17 @@ class GuardRun:
         ids = {path.name for path in (self.state / "logs").glob("*")}
         return [pid for pid in procs.all_pids() if procs.marker_of(pid) in ids]
 
+    def tmps(self) -> list[Path]:
+        """Temporary folders of this guard's lives that are still there."""
+        base = Path(os.environ.get("TMPDIR") or "/tmp")
+        ids = {path.name for path in (self.state / "logs").glob("*")}
+        return [
+            folder
+            for life in ids
+            for parent in {base, Path("/tmp")}
+            if (folder := parent / f"lifesign-{life}").exists()
+        ]
+
     def end(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
@@ -166,8 +183,3 @@ def guard(folder: Path, *options: str, **more: Any) -> Iterator[GuardRun]:
         yield run
     finally:
         run.end()
-
-
-def private_tmps() -> set[str]:
-    """Temporary folders of lives that are there now."""
-    return {str(path) for path in Path("/tmp").glob("lifesign-[0-9]*-*")}

@@ -26,7 +26,7 @@ from lifesign.guard import procs
 from lifesign.vllm_plugin.shim import shimmed_environment
 
 from .. import engine_support
-from .harness import GuardRun, guard, private_tmps, wait_until
+from .harness import GuardRun, guard, wait_until
 
 pytestmark = pytest.mark.engine
 START_S = 240.0
@@ -79,7 +79,6 @@ def real(
 ) -> Iterator[GuardRun]:
     with engine_support.one_engine_at_a_time():
         before = set(os.listdir("/dev/shm"))
-        tmps = private_tmps()
         with guard(
             folder,
             *options,
@@ -91,7 +90,7 @@ def real(
         assert run.marked() == []
         ours = {name for name in set(os.listdir("/dev/shm")) - before if name.startswith(("psm_", "vllm"))}
         assert ours == set(), "shared memory left behind"
-        assert private_tmps() <= tmps, "sockets left behind"
+        assert run.tmps() == [], "sockets left behind"
 
 
 def serving(run: GuardRun, count: int) -> None:

@@ -12,14 +12,13 @@ from pathlib import Path
 from lifesign.guard import procs
 from lifesign.guard.logstore import read_segment, segments
 
-from .harness import guard, private_tmps, wait_until
+from .harness import guard, wait_until
 
 ROUNDS = int(os.environ.get("LIFESIGN_GUARD_KILLS", "20" if os.environ.get("CI") else "6"))
 """Moments: 20 in CI, 6 elsewhere, or as LIFESIGN_GUARD_KILLS says."""
 
 
 def test_a_killed_guard_leaves_an_engine_that_the_next_one_finds(tmp_path: Path) -> None:
-    before = private_tmps()
     with guard(tmp_path, engine_args=("--keep-orphans", "--noise", "50")) as first:
         first.serving()
         pids = [first.pid(role) for role in ("api", "core", "worker")]
@@ -41,7 +40,7 @@ def test_a_killed_guard_leaves_an_engine_that_the_next_one_finds(tmp_path: Path)
             second.stop()
             assert second.wait() == 0
     assert first.marked() == []
-    assert private_tmps() <= before
+    assert first.tmps() == []
 
 
 def test_what_the_engine_says_after_the_guard_died_is_kept(tmp_path: Path) -> None:

@@ -18,14 +18,13 @@ import zstandard
 
 from lifesign.guard import procs
 
-from .harness import ENGINE, LIFESIGN, PATIENCE_S, guard, private_tmps, wait_until
+from .harness import ENGINE, LIFESIGN, PATIENCE_S, guard, wait_until
 
 ROLES = {"api": "signal", "core": "core-died-no-trace", "worker": "worker-died-no-trace"}
 
 
 @pytest.mark.parametrize("role", ROLES)
 def test_a_killed_process_is_named_and_the_engine_serves_again(tmp_path: Path, role: str) -> None:
-    before = private_tmps()
     with guard(tmp_path, engine_args=("--keep-orphans",) if role == "api" else ()) as run:
         run.serving()
         run.kill(role)
@@ -42,7 +41,7 @@ def test_a_killed_process_is_named_and_the_engine_serves_again(tmp_path: Path, r
         run.stop()
         assert run.wait() == 0, "a clean stop after a restart is the engine's own 0"
         assert run.marked() == []
-    assert private_tmps() <= before
+        assert run.tmps() == []
 
 
 def test_the_bundle_is_complete_and_the_same_in_the_archive(tmp_path: Path) -> None:

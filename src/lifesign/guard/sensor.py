@@ -29,6 +29,18 @@ WORK_S = 10.0
 KEPT_LOOKS = 240
 
 
+class AskingObserver(Observer):
+    """An observer that knows of our own request: while it waits for its token there is demand, and a reason to look.
+
+    The metrics page can't say so: it freezes with the engine, often at "0 running".
+    """
+
+    asking: threading.Thread | None = None
+
+    def _demand(self) -> bool:
+        return (self.asking is not None and self.asking.is_alive()) or super()._demand()
+
+
 class Sensor:
     """`events` is what the detector is to be told, in order. `detector` is only read, for what was thought last."""
 
@@ -40,9 +52,8 @@ class Sensor:
         self._life, self._pages, self._context, self._detector = life, pages, context, detector
         self._tree = EngineTree(life.top.pid)
         endpoint = pages.endpoint if pages is not None else None
-        self._observer = Observer(self._tree, endpoint, gpu=GpuProbe())
+        self._observer = AskingObserver(self._tree, endpoint, gpu=GpuProbe())
         self._serving = False
-        self._asking: threading.Thread | None = None
         self._work_at_s = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="lifesign-sensor", daemon=True)
@@ -65,8 +76,8 @@ class Sensor:
 
     def ask(self, timeout_s: float) -> None:
         """Send the one-token request, in a thread: it may hang for as long as the engine does."""
-        pages = self._pages
-        if pages is None or not self.may_ask or (self._asking is not None and self._asking.is_alive()):
+        pages, asking = self._pages, self._observer.asking
+        if pages is None or not self.may_ask or (asking is not None and asking.is_alive()):
             self.events.append(CanaryAnswered(0.0))
             return
 
@@ -78,8 +89,9 @@ class Sensor:
             if seconds is not None or not possible:
                 self.events.append(CanaryAnswered(seconds or 0.0))
 
-        self._asking = threading.Thread(target=work, name="lifesign-canary", daemon=True)
-        self._asking.start()
+        thread = threading.Thread(target=work, name="lifesign-canary", daemon=True)
+        self._observer.asking = thread
+        thread.start()
 
     def _work(self) -> None:
         next_s = time.monotonic()
