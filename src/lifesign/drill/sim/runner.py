@@ -87,7 +87,7 @@ def our_detectors(engine: Engine, plan: Plan, index: int) -> dict[str, Eyes]:
     both = {OURS: Eyes(engine, "beacon", True, plan.patience)}
     if plan.with_rivals and index % OUTSIDE_EVERY == 0:
         both[f"{OURS} without beacon"] = Eyes(engine, "outside", True, plan.patience)
-        both[f"{OURS} without beacon, GPU counters"] = Eyes(engine, "outside", False, plan.patience)
+        both[f"{OURS} without beacon or GPU counters"] = Eyes(engine, "outside", False, plan.patience)
     return both
 
 
