@@ -2,8 +2,8 @@
 
     busy_engine.py --port N --control FILE
 
-FILE holds JSON: step_cpu_s (processor seconds of a step), sequences (shown as running), page_delay_s. It is read again
-before each step and each page. Three processes with the titles of vLLM, like fake_engine.py. Standard library only.
+FILE holds JSON: step_cpu_s (processor seconds of a step), sequences (shown as running), page_delay_s, spin (1: the next
+step never ends). It is read again before each step and each page. Three processes with the titles of vLLM, like fake_engine.py. Standard library only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import threading
 import time
 from pathlib import Path
 
-DEFAULTS = {"step_cpu_s": 0.05, "sequences": 1, "page_delay_s": 0.0}
+DEFAULTS = {"step_cpu_s": 0.05, "sequences": 1, "page_delay_s": 0.0, "spin": 0.0}
 PAGE = """\
 # TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{{engine="0",model_name="m"}} {sequences}
@@ -58,12 +58,21 @@ def compute(cpu_s: float) -> None:
         block.close()
 
 
+def spin() -> None:
+    """A livelock: busy for ever, and nothing comes of it."""
+    while True:
+        pass
+
+
 def worker(counters: mmap.mmap, control: Path) -> None:
     title("Worker_TP0")
     parent = os.getppid()
     steps = 0
     while os.getppid() == parent:
-        compute(read_control(control)["step_cpu_s"])
+        settings = read_control(control)
+        if settings["spin"]:
+            spin()
+        compute(settings["step_cpu_s"])
         steps += 1
         counters[:8] = struct.pack("<Q", steps)
         time.sleep(0.02)
@@ -105,6 +114,18 @@ def main() -> int:
                 time.sleep(control["page_delay_s"])
                 sequences = int(control["sequences"])
                 text = PAGE.format(sequences=sequences, tokens=steps * sequences, steps=steps, finished=steps // 20)
+            elif self.path == "/v1/models":
+                text = '{"data": [{"id": "m"}]}'
+            self.answer(text)
+
+        def do_POST(self) -> None:
+            """One token, once the worker has made another step: never, while it spins."""
+            before = struct.unpack("<Q", counters[:8])[0]
+            while struct.unpack("<Q", counters[:8])[0] == before:
+                time.sleep(0.05)
+            self.answer("{}")
+
+        def answer(self, text: str) -> None:
             self.send_response(200)
             self.end_headers()
             self.wfile.write(text.encode())

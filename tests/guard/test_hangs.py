@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -11,7 +12,10 @@ import pytest
 
 from lifesign.guard.detector.replay import replay
 
+from ..engine_support import free_port
 from .harness import guard, wait_until
+
+BUSY = Path(__file__).with_name("busy_engine.py")
 
 
 @pytest.mark.parametrize("role", ["core", "worker"])
@@ -62,6 +66,25 @@ def test_a_pause_is_forgiven(tmp_path: Path) -> None:
         assert "lifesign_suspicions_withdrawn_total 1.0" in run.get("/metrics")[1]
         run.stop()
         assert run.wait() == 0
+
+
+def test_a_livelock_behind_a_frozen_page_is_found_by_our_own_request(tmp_path: Path) -> None:
+    """The page says "0 running" while a worker spins: only a request of our own shows that nothing is answered."""
+    control = tmp_path / "control.json"
+    control.write_text(json.dumps({"sequences": 0}))
+    port = free_port()
+    engine = [sys.executable, str(BUSY), "--port", str(port), "--control", str(control)]
+    with guard(tmp_path, "--engine-url", f"http://127.0.0.1:{port}", "--max-restarts", "0", engine=engine) as run:
+        run.serving()
+        time.sleep(8)
+        control.write_text(json.dumps({"sequences": 0, "spin": 1}))
+        assert run.wait(150) == 137
+        (incident,) = run.incidents()
+        assert (incident["cause"]["cause"], incident["cause"]["subtype"]) == ("timeout-hang", "stuck")
+        assert "spinning" in " ".join(incident["detector"]["who"])
+        stacks = "".join(path.read_text() for path in incident["folder"].glob("captures/*/stacks/Worker*.txt"))
+        if "no Python stack" not in stacks:
+            assert "spin (" in stacks
 
 
 def test_a_guard_that_sleeps_kills_nobody(tmp_path: Path) -> None:
