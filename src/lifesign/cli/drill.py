@@ -114,6 +114,9 @@ def run_everything(
     python: str = PYTHON,
     release: str = RELEASE,
     keep: Path | None = KEEP,
+    record: Path | None = typer.Option(
+        None, "--record", help="Record logs and labels in this folder as well, as `drill record` does."
+    ),
     format: str = FORMAT,
 ) -> None:
     """Run every drill that the engine and this machine allow, one after the other. Exit code 1 when one fails."""
@@ -128,7 +131,7 @@ def run_everything(
     if patience:
         faults = [runner.with_patience(fault) for fault in faults]
     form = _format(format)
-    outcomes = _run_all(faults, chosen, keep, quiet=False)
+    outcomes = _run_all(faults, chosen, keep, quiet=False, record_into=record)
     for path in reports or []:
         report.write_report(outcomes, path)
     if form == "json":
@@ -221,9 +224,11 @@ def _selected(engine: Engine, patterns: Sequence[str], ci: bool) -> list[Fault]:
     return faults
 
 
-def _run_all(faults: Sequence[Fault], engine: Engine, keep: Path | None, *, quiet: bool) -> list[Outcome]:
+def _run_all(
+    faults: Sequence[Fault], engine: Engine, keep: Path | None, *, quiet: bool, record_into: Path | None = None
+) -> list[Outcome]:
     """Run drills one after the other; a line a drill on stderr. Without `keep`, logs of failed drills stay in a temp folder."""
-    from lifesign.drill import report, runner
+    from lifesign.drill import record, report, runner
 
     folder = keep or Path(tempfile.mkdtemp(prefix="lifesign-drill-logs-"))
     outcomes: list[Outcome] = []
@@ -241,6 +246,10 @@ def _run_all(faults: Sequence[Fault], engine: Engine, keep: Path | None, *, quie
             typer.echo(
                 f"[{number}/{len(faults)}] {result:<7} {name:<26} {got}  ({outcome.wall_s:.0f} s){why}", err=True
             )
+        if record_into is not None and outcome.result != "SKIPPED":
+            problem = record.keep(outcome, engine, record_into)
+            if problem:
+                typer.echo(f"lifesign: {fault.name} is not recorded: {problem}", err=True)
     if keep is None:
         _drop_good_logs(folder, outcomes)
     return outcomes

@@ -166,21 +166,32 @@ def _bare(kind: Any) -> BaseException:
     return kind.__new__(kind)  # type: ignore[no-any-return]
 
 
+WALKED_BYTES = 64 << 20
+"""What a slow step walks through, as a real one walks through its weights: a detector may tell work from a spin by that."""
+
+
 def _stall(how: str, seconds: float) -> None:
-    """Spend `seconds` computing in Python, computing in torch, or asleep; `forever` ends only with the process."""
+    """Spend `seconds` at honest work in Python, at honest work in native code, or asleep; `forever` spins without end."""
     import time
 
     if how == "sleep":
         time.sleep(seconds)
         return
-    end = float("inf") if how == "forever" else time.monotonic() + seconds
+    if how == "forever":
+        while True:
+            pass
+    end = time.monotonic() + seconds
     if how == "native":
         _compute_natively(end)
         return
-    count = 0
-    while time.monotonic() < end:
-        for _ in range(20_000):
-            count += 1
+    weights = memoryview(bytearray(WALKED_BYTES))
+    stride, page = 1 << 20, 1 << 12
+    total = 0
+    while True:
+        for start in range(0, WALKED_BYTES, stride):
+            total += sum(weights[start : start + stride : page])
+            if time.monotonic() >= end:
+                return
 
 
 def _compute_natively(end: float) -> None:
@@ -192,10 +203,11 @@ def _compute_natively(end: float) -> None:
     except ImportError:
         import hashlib
 
+        weights = bytes(WALKED_BYTES)
         while time.monotonic() < end:
-            hashlib.pbkdf2_hmac("sha256", b"drill", b"salt", 50_000)
+            hashlib.sha256(weights)
         return
-    matrix = torch.rand(700, 700)
+    matrix = torch.rand(2000, 2000)
     while time.monotonic() < end:
         matrix = torch.mm(matrix, matrix)
         matrix = matrix / matrix.norm()

@@ -81,6 +81,7 @@ class Keeper:
         self._serving = False
         self._step_began_s = -1.0
         self._unhealthy = False
+        self._moves = False
         self._report_at_s = 0.0
         self._lines = 0
         self._learn_after_s = 0.0
@@ -147,8 +148,7 @@ class Keeper:
         processes = self._processes = self.probe.sample(wait.now_s)
         self._window_from_s, self._busy_s = wait.now_s, 0.0
         commands = self.detector.handle(Poll(steps=0, demand=True, running=wait.size, processes=processes), wait.now_s)
-        if self._unhealthy or commands:
-            self._ask_about_spinners(wait.now_s)
+        self._moves = (self._unhealthy or bool(commands)) and self._ask_about_spinners(wait.now_s)
         for command in commands:
             if isinstance(command, Changed) and VIEW[command.new] == "UNHEALTHY":
                 self._suspected(wait, command)
@@ -178,14 +178,21 @@ class Keeper:
         """HEALTHY became UNHEALTHY, or the reason changed: say so, with the evidence, and wait on."""
         self._unhealthy = True
         self._report_at_s = max(REPORT_FACTOR * wait.age_s, 10.0)
-        self._say("UNHEALTHY", wait, f"{change.finding.value}; {self._evidence()}; waiting on")
-        self._mark(wait, f"{change.finding.value}: {', '.join(change.who) or self._evidence()}")
+        finding = self._finding()
+        self._say("UNHEALTHY", wait, f"{finding}; {self._evidence()}; waiting on")
+        self._mark(wait, f"{finding}: {', '.join(change.who) or self._evidence()}")
+
+    def _finding(self) -> str:
+        """What to tell of the wait: a second opinion that was just given counts, though the detector hears it next time."""
+        finding = self.detector.finding
+        return (Finding.LATE_WORKING if self._moves and finding is Finding.LATE else finding).value
 
     def _extended(self, wait: Wait) -> None:
         """Still no reply, still a reason to wait: say so at doubling intervals."""
         self._report_at_s = REPORT_FACTOR * wait.age_s
-        self._say("UNHEALTHY", wait, f"{self.detector.finding.value}; {self._evidence()}; the wait is extended")
-        self._mark(wait, f"{self.detector.finding.value}: {self._evidence()}")
+        finding = self._finding()
+        self._say("UNHEALTHY", wait, f"{finding}; {self._evidence()}; the wait is extended")
+        self._mark(wait, f"{finding}: {self._evidence()}")
 
     def _mark(self, wait: Wait, reason: str) -> None:
         if self.beacon is not None:
@@ -244,6 +251,7 @@ class Keeper:
             word = activity.value if activity is not None else "unseen"
             touched = self.opinion.last.get(one.pid)
             if touched is not None and activity in DOUBTFUL:
+                word = "working" if touched.working else word
                 word += f", touched {touched.bytes / 2**20:.1f} MiB of memory in {touched.cpu_s:.1f} processor seconds"
             parts.append(
                 f"{one.role} {one.rank} (pid {one.pid}): {word}, state {one.state or '?'}, {one.demand:.2f} threads runnable"
