@@ -28,10 +28,10 @@ from lifesign.guard.detector.beacon import BeaconWriter, Worker
 from lifesign.guard.detector.core import Detector
 from lifesign.guard.detector.events import Begin, Poll
 from lifesign.guard.detector.policy import StepSize
+from lifesign.guard.probes.touched import touched_in
 from lifesign.vllm_plugin.assembly import WorkerProbe
 from lifesign.vllm_plugin.hooks import attach, wrap_as
 from lifesign.vllm_plugin.keeper import TELL_EVERY_S, Keeper
-from lifesign.vllm_plugin.touched import touched_in
 
 SHARE = 0.001
 

@@ -3,7 +3,7 @@
     busy_engine.py --port N --control FILE
 
 FILE holds JSON: step_cpu_s (processor seconds of a step), sequences (shown as running), page_delay_s, spin (1: the next
-step never ends). It is read again before each step and each page. Three processes with the titles of vLLM, like fake_engine.py. Standard library only.
+step never ends), quiet (1: steps walk over memory that is there already, without a page fault or a switch). It is read again before each step and each page. Three processes with the titles of vLLM, like fake_engine.py. Standard library only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import threading
 import time
 from pathlib import Path
 
-DEFAULTS = {"step_cpu_s": 0.05, "sequences": 1, "page_delay_s": 0.0, "spin": 0.0}
+DEFAULTS = {"step_cpu_s": 0.05, "sequences": 1, "page_delay_s": 0.0, "spin": 0.0, "quiet": 0.0}
 PAGE = """\
 # TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{{engine="0",model_name="m"}} {sequences}
@@ -58,6 +58,15 @@ def compute(cpu_s: float) -> None:
         block.close()
 
 
+def walk(weights: memoryview, cpu_s: float) -> None:
+    """Spend processor time as one thread of a long prefill was seen to: over the same weights again and again."""
+    until = time.process_time() + cpu_s
+    total = 0
+    while time.process_time() < until:
+        for start in range(0, len(weights), 1 << 20):
+            total += sum(weights[start : start + (1 << 20) : 4096])
+
+
 def spin() -> None:
     """A livelock: busy for ever, and nothing comes of it."""
     while True:
@@ -68,11 +77,15 @@ def worker(counters: mmap.mmap, control: Path) -> None:
     title("Worker_TP0")
     parent = os.getppid()
     steps = 0
+    weights = memoryview(b"\1" * (64 << 20))
     while os.getppid() == parent:
         settings = read_control(control)
         if settings["spin"]:
             spin()
-        compute(settings["step_cpu_s"])
+        if settings["quiet"]:
+            walk(weights, settings["step_cpu_s"])
+        else:
+            compute(settings["step_cpu_s"])
         steps += 1
         counters[:8] = struct.pack("<Q", steps)
         time.sleep(0.02)

@@ -14,8 +14,8 @@ from lifesign.guard.detector.core import Detector
 from lifesign.guard.detector.events import Begin
 from lifesign.guard.detector.evidence import ProcessSignals
 from lifesign.guard.detector.policy import Backend, StepSize
+from lifesign.guard.probes.touched import WORKING_BYTES, SecondOpinion, Touched
 from lifesign.vllm_plugin.keeper import LINES_PER_STEP, Keeper
-from lifesign.vllm_plugin.touched import WORKING_BYTES, SecondOpinion, Touched
 from lifesign.vllm_plugin.waiting import StuckError, Wait
 
 SIZE = StepSize(64, 64)

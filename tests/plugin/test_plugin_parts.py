@@ -1,4 +1,4 @@
-"""The plugin's small parts against real processes and files: the door, the shim, stacks, memory touched, series."""
+"""The plugin's small parts against real processes and files: the door, the shim, stacks, series."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from lifesign.vllm_plugin import stacks
 from lifesign.vllm_plugin.assembly import compilers_of, restart_cost_s, seconds_since_start, workers_of
 from lifesign.vllm_plugin.metrics import BeaconCollector
 from lifesign.vllm_plugin.shim import shimmed_environment, write_shim
-from lifesign.vllm_plugin.touched import SecondOpinion, Touched, touched_in
 from lifesign.vllm_plugin.uniproc import Steps, wrap_uniproc
 
 SRC = str(Path(lifesign.__file__).resolve().parent.parent)
@@ -85,7 +84,7 @@ def test_what_runs_inside_an_engine_imports_the_standard_library_alone() -> None
     code = """
         import sys
         import lifesign.vllm_plugin.assembly, lifesign.vllm_plugin.hooks, lifesign.vllm_plugin.keeper
-        import lifesign.vllm_plugin.metrics, lifesign.vllm_plugin.stacks, lifesign.vllm_plugin.touched, lifesign.vllm_plugin.uniproc
+        import lifesign.vllm_plugin.metrics, lifesign.vllm_plugin.stacks, lifesign.guard.probes.touched, lifesign.vllm_plugin.uniproc
         roots = {name.partition(".")[0] for name in sys.modules}
         print(sorted(root for root in roots if root not in sys.stdlib_module_names and root[0] != "_" and root != "lifesign"))
     """
@@ -211,56 +210,6 @@ def test_what_a_process_calls_itself_cannot_write_into_the_log(monkeypatch: pyte
         time.sleep(0.3)
         text = "".join(stacks.stacks_of([pid]))
     assert "\x1b" not in text
-
-
-# Memory touched
-
-
-WORK = """
-    block = bytearray(96 << 20)
-    while True:
-        for at in range(0, len(block), 4096):
-            block[at] = 1
-"""
-
-
-def test_work_touches_memory_and_a_spin_does_not() -> None:
-    with child(WORK) as pid:
-        time.sleep(0.5)
-        worked = touched_in(pid)
-    with child("while True: pass") as pid:
-        time.sleep(0.2)
-        spun = touched_in(pid)
-    if worked is None or spun is None:
-        pytest.skip("this kernel doesn't say which pages were touched")
-    assert worked.working in (True, None), worked
-    assert spun.working in (False, None), spun
-    assert worked.bytes > spun.bytes
-    assert worked.cost_s < 5.0
-
-
-def test_too_little_processor_time_decides_nothing() -> None:
-    assert Touched(0, 0.1, 0.0).working is None
-    assert Touched(1 << 20, 0.5, 0.0).working is False
-    assert Touched(9 << 20, 0.5, 0.0).working is True
-    assert Touched(9 << 20, 1.0, 0.0).working is False
-    assert Touched(13 << 20, 2.0, 0.0).working is True
-
-
-def test_a_second_opinion_keeps_its_price_down() -> None:
-    now_s = 0.0
-    opinion = SecondOpinion(lambda pid: Touched(1 << 30, 1.0, 0.5), lambda: now_s)
-    assert opinion.may_ask(7)
-    assert opinion.ask(7) is True
-    now_s = 19.9
-    assert not opinion.may_ask(7)
-    assert opinion.may_ask(8)
-    now_s = 20.1
-    assert opinion.may_ask(7)
-
-
-def test_nothing_is_known_of_a_process_that_is_gone() -> None:
-    assert touched_in(2**22 - 3, 0.01) is None
 
 
 # Assembly

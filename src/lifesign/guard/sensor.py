@@ -29,18 +29,6 @@ WORK_S = 10.0
 KEPT_LOOKS = 240
 
 
-class AskingObserver(Observer):
-    """An observer that knows of our own request: while it waits for its token there is demand, and a reason to look.
-
-    The metrics page can't say so: it freezes with the engine, often at "0 running".
-    """
-
-    asking: threading.Thread | None = None
-
-    def _demand(self) -> bool:
-        return (self.asking is not None and self.asking.is_alive()) or super()._demand()
-
-
 class Sensor:
     """`events` is what the detector is to be told, in order. `detector` is only read, for what was thought last."""
 
@@ -52,7 +40,7 @@ class Sensor:
         self._life, self._pages, self._context, self._detector = life, pages, context, detector
         self._tree = EngineTree(life.top.pid)
         endpoint = pages.endpoint if pages is not None else None
-        self._observer = AskingObserver(self._tree, endpoint, gpu=GpuProbe())
+        self._observer = Observer(self._tree, endpoint, gpu=GpuProbe())
         self._serving = False
         self._work_at_s = 0.0
         self._stop = threading.Event()
@@ -76,22 +64,24 @@ class Sensor:
 
     def ask(self, timeout_s: float) -> None:
         """Send the one-token request, in a thread: it may hang for as long as the engine does."""
-        pages, asking = self._pages, self._observer.asking
-        if pages is None or not self.may_ask or (asking is not None and asking.is_alive()):
+        pages = self._pages
+        if pages is None or not self.may_ask or self._observer.asking:
             self.events.append(CanaryAnswered(0.0))
             return
 
         def work() -> None:
-            possible, seconds = pages.canary(max(60.0, 4 * timeout_s))
+            try:
+                possible, seconds = pages.canary(max(60.0, 4 * timeout_s))
+            finally:
+                self._observer.asking = False
             if not possible:
                 self.may_ask = False
                 self._context.note("this engine can't be asked for one token: an idle hang is seen in /proc only")
             if seconds is not None or not possible:
                 self.events.append(CanaryAnswered(seconds or 0.0))
 
-        thread = threading.Thread(target=work, name="lifesign-canary", daemon=True)
-        self._observer.asking = thread
-        thread.start()
+        self._observer.asking = True
+        threading.Thread(target=work, name="lifesign-canary", daemon=True).start()
 
     def _work(self) -> None:
         next_s = time.monotonic()

@@ -14,7 +14,7 @@ from typing import Any
 from lifesign.guard.detector.beacon import BeaconState, BeaconWriter, Worker, process_start_ticks
 from lifesign.guard.detector.core import Detector
 from lifesign.guard.detector.events import Begin
-from lifesign.guard.detector.evidence import STACK_LOOKS_TOLD, STACKS_MOVING, ProcessSignals
+from lifesign.guard.detector.evidence import ProcessSignals
 from lifesign.guard.detector.policy import Backend
 from lifesign.guard.probes.process import ProcessProbe, Target
 from lifesign.vllm_plugin.hooks import LOG, process_role
@@ -88,27 +88,19 @@ class WorkerProbe:
         self.inner = ProcessProbe()
         self.workers = [Target(worker.pid, "worker", worker.rank, worker.start_ticks) for worker in workers]
         self.unseen = tuple(ProcessSignals(pid=0, rank=rank) for rank in unseen_ranks)
-        self._told: dict[int, tuple[float, bool]] = {}
 
     def begin(self, now_s: float) -> None:
         """See `keeper.Probe`."""
         self.inner.begin(now_s)
-        self._told.clear()
 
     def sample(self, now_s: float) -> tuple[ProcessSignals, ...]:
         """See `keeper.Probe`."""
         compilers = [Target(pid, "compiler", one.rank) for one in self.workers for pid in compilers_of(one.pid)]
-        found = self.inner.sample(self.workers + compilers, now_s)
-        for one in found:
-            told_s, moves = self._told.get(one.pid, (float("-inf"), False))
-            if now_s - told_s <= TOLD_S:
-                # The detector's words for "somebody looked closely": stacks that differ, or looks that saw only one.
-                one.stacks, one.stack_looks = (STACKS_MOVING, STACK_LOOKS_TOLD) if moves else (1, STACK_LOOKS_TOLD)
-        return found + self.unseen
+        return self.inner.sample(self.workers + compilers, now_s) + self.unseen
 
     def told(self, pid: int, moves: bool, now_s: float) -> None:
         """See `keeper.Probe`."""
-        self._told[pid] = (now_s, moves)
+        self.inner.told(pid, moves, now_s + TOLD_S)
 
 
 def compilers_of(pid: int) -> list[int]:

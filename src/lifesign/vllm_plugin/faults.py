@@ -184,7 +184,7 @@ def _stall(how: str, seconds: float) -> None:
     if how == "native":
         _compute_natively(end)
         return
-    weights = memoryview(bytearray(WALKED_BYTES))
+    weights = memoryview(b"\1" * WALKED_BYTES)
     stride, page = 1 << 20, 1 << 12
     total = 0
     while True:
@@ -203,7 +203,7 @@ def _compute_natively(end: float) -> None:
     except ImportError:
         import hashlib
 
-        weights = bytes(WALKED_BYTES)
+        weights = b"\1" * WALKED_BYTES
         while time.monotonic() < end:
             hashlib.sha256(weights)
         return

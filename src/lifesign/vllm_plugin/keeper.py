@@ -24,8 +24,8 @@ from lifesign.guard.detector.events import Begin, Changed, Kill, Poll
 from lifesign.guard.detector.evidence import Activity, ProcessSignals
 from lifesign.guard.detector.policy import StepSize
 from lifesign.guard.detector.states import VIEW, Finding
+from lifesign.guard.probes.touched import SecondOpinion
 from lifesign.vllm_plugin.stacks import stacks_of
-from lifesign.vllm_plugin.touched import SecondOpinion
 from lifesign.vllm_plugin.waiting import StuckError, Wait
 
 LOG = logging.getLogger("vllm.lifesign")

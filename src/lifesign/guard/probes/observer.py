@@ -2,7 +2,8 @@
 
 Best source first. Progress and the size of the running step come from the beacon, else from the metrics page; demand from
 either, else an engine without both is judged by its processes alone. The observer decides nothing, and touches nothing:
-no signal, no file of the engine, no request but the canary, and that only where it was asked for.
+no signal, no file of the engine, no request but the canary, and that only where it was asked for. One exception: of a
+process that seems to spin the kernel's marks of referenced pages are reset (see `touched`), which takes it some milliseconds.
 """
 
 from __future__ import annotations
@@ -20,16 +21,17 @@ from lifesign.guard.probes.gpu import GpuProbe
 from lifesign.guard.probes.metrics import MOVING, Endpoint, MetricsProbe, MetricsReading, canary
 from lifesign.guard.probes.process import ProcessProbe
 from lifesign.guard.probes.stacks import StackProbe
+from lifesign.guard.probes.touched import TouchProbe
 from lifesign.guard.probes.tree import EngineTree, refresh, uses_gpu
 
 CALM_SAMPLE_S = 5.0
 REFRESH_S = 10.0
 PAGE_OLD_S = 3.5
-STACKS_AFTER_S = 2.0
+CLOSER_AFTER_S = 2.0
 REFUSED_TOLD = 3
 """A server that was there and refuses so often in a row is gone."""
 COMPILER_NOTE_S = 600.0
-STACKED = (Activity.SPINNING, Activity.UNCLEAR)
+DOUBTFUL = (Activity.SPINNING, Activity.UNCLEAR)
 
 
 @dataclass(slots=True)
@@ -55,12 +57,14 @@ class Observer:
         *,
         gpu: GpuProbe | None = None,
         stacks: StackProbe | None = None,
+        touches: TouchProbe | None = None,
     ) -> None:
         self.tree = tree
         self.endpoint = endpoint
         self.metrics = MetricsProbe(endpoint) if endpoint is not None else None
         self.process = ProcessProbe()
         self.stacks = stacks if stacks is not None else StackProbe()
+        self.touches = touches if touches is not None else TouchProbe()
         self.gpu = gpu
         if gpu is not None and gpu.available and tree is not None:
             gpu.choose({one.pid for one in tree.members})
@@ -77,6 +81,9 @@ class Observer:
         """The last look at the processes that had counters."""
         self.can_ask = True
         """Whether the server takes our one-token request; one that refuses it is no hang."""
+        self.asking = False
+        """The owner waits for the answer to a request of its own: there is demand, and a reason to look. The metrics page
+        can't say so: it freezes with the engine, often at "0 running"."""
         self._canary: threading.Thread | None = None
         self._canary_s: float | None = None
 
@@ -178,6 +185,8 @@ class Observer:
 
     def _demand(self) -> bool:
         beacon, page = self.beacon, self._page
+        if self.asking:
+            return True
         if beacon is not None and (beacon.stepping or beacon.requests_running + beacon.requests_waiting > 0):
             return True
         return page is not None and page.demand
@@ -189,6 +198,9 @@ class Observer:
         found = self.stacks.poll()
         if found is not None:
             self.process.saw_stacks(*found, now_s)
+        told = self.touches.poll()
+        if told is not None:
+            self.process.told(told[0], told[1], now_s + told[2])
         # While all goes well a full look every few seconds is enough to learn what that looks like.
         if calm and self.full and now_s - self._sampled_s < CALM_SAMPLE_S:
             self._processes = self.process.states(targets)
@@ -197,17 +209,23 @@ class Observer:
         self._sampled_s = now_s
         if any(one.window_s > 0.0 for one in self._processes):
             self.full = self._processes
-        if not calm and detector.clock.wall_s >= STACKS_AFTER_S and self.stacks.available:
-            self._ask_for_stacks(detector)
+        if not calm and detector.clock.wall_s >= CLOSER_AFTER_S:
+            self._look_closer(detector)
 
-    def _ask_for_stacks(self, detector: Detector) -> None:
-        """One process whose counters can't tell: the one that was looked at least often."""
+    def _look_closer(self, detector: Detector) -> None:
+        """At one process whose counters can't tell: the one that was looked at least often."""
         doubtful = [
             one
             for one in self._processes
-            if one.role != "compiler" and (detector.activities.get(one.pid) in STACKED or one.stack_looks > 0)
+            if one.role not in ("compiler", "server")
+            and (detector.activities.get(one.pid) in DOUBTFUL or one.stack_looks > 0)
         ]
-        if doubtful:
+        if not doubtful:
+            return
+        # Beside a GPU the host proves nothing, whatever it touches.
+        if detector.life.backend == "cpu":
+            self.touches.request(min(doubtful, key=lambda one: self.touches.opinion.next_s(one.pid)).pid)
+        if self.stacks.available:
             self.stacks.request(min(doubtful, key=lambda one: one.stack_looks).pid)
 
     def _known_phases(self, look: Look) -> None:

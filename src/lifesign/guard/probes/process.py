@@ -17,7 +17,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lifesign.guard.detector.evidence import ProcessSignals
+from lifesign.guard.detector.evidence import STACK_LOOKS_TOLD, STACKS_MOVING, ProcessSignals
 
 WINDOW_S = 5.0
 THREADS_KEPT = 1024
@@ -82,6 +82,7 @@ class ProcessProbe:
         self._proc = proc
         self._tracked: dict[int, Tracked] = {}
         self._begun_s = float("-inf")
+        self._told: dict[int, tuple[float, bool]] = {}
 
     def begin(self, now_s: float) -> None:
         """Progress was made: what happened before now says nothing about the step that runs now."""
@@ -89,6 +90,11 @@ class ProcessProbe:
         for one in self._tracked.values():
             one.intervals.clear()
             one.stacks.clear()
+        self._told.clear()
+
+    def told(self, pid: int, moves: bool, until_s: float) -> None:
+        """Somebody looked closely (see `touched`): until `until_s` the process is known to move, or not to."""
+        self._told[pid] = (until_s, moves)
 
     def saw_stacks(self, pid: int, fingerprints: dict[str, int], now_s: float) -> None:
         """Somebody took the stacks of the process (by thread). A busy thread whose stack changes is moving."""
@@ -143,6 +149,10 @@ class ProcessProbe:
         elif now_s > tracked.at_s:
             self._advance(pid, tracked, now_s, first=False)
         self._sum_up(tracked, signals, now_s)
+        until_s, moves = self._told.get(pid, (float("-inf"), False))
+        if now_s <= until_s and signals.stacks < STACKS_MOVING:
+            # The detector's words for "somebody looked closely": stacks that differ, or looks that saw only one.
+            signals.stacks, signals.stack_looks = (STACKS_MOVING if moves else 1), STACK_LOOKS_TOLD
         if stat[0] in "Tt":
             signals.traced = stat[0] == "t" or self._number(pid, b"TracerPid:") > 0
         elif signals.window_s > 0.0 and signals.run_s == 0.0 and signals.wait_s == 0.0:

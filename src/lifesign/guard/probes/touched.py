@@ -13,6 +13,7 @@ meanwhile. So this is a second opinion, asked for only about a process that look
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -121,9 +122,13 @@ class SecondOpinion:
         self.last: dict[int, Touched] = {}
         self._next_s: dict[int, float] = {}
 
+    def next_s(self, pid: int) -> float:
+        """When the process may be looked at again."""
+        return self._next_s.get(pid, 0.0)
+
     def may_ask(self, pid: int) -> bool:
         """Whether enough time has passed since the last look at this process."""
-        return self.clock() >= self._next_s.get(pid, 0.0)
+        return self.clock() >= self.next_s(pid)
 
     def ask(self, pid: int) -> bool | None:
         """Whether the process gets somewhere; None where it can't be said."""
@@ -140,3 +145,36 @@ class SecondOpinion:
         """Whether the last look at the process worked, but it got too little processor time to say anything."""
         answer = self.last.get(pid)
         return answer is not None and answer.working is None
+
+
+class TouchProbe:
+    """Second opinions in the background, one at a time, for an observer that may not wait. `poll` never waits."""
+
+    def __init__(self, opinion: SecondOpinion | None = None) -> None:
+        self.opinion = opinion or SecondOpinion()
+        self._thread: threading.Thread | None = None
+        self._answer: tuple[int, bool, float] | None = None
+
+    def request(self, pid: int) -> bool:
+        """Begin to look at `pid`; False while another look is under way, or when it is too early for the next one."""
+        if self._thread is not None or not self.opinion.may_ask(pid):
+            return False
+        self._answer = None
+        self._thread = threading.Thread(target=self._ask, args=(pid,), name="lifesign-touched", daemon=True)
+        self._thread.start()
+        return True
+
+    def _ask(self, pid: int) -> None:
+        moves = self.opinion.ask(pid)
+        if moves is not None:
+            # It counts until the next look can have an answer: silence between two looks is no evidence.
+            counts_s = self.opinion.next_s(pid) - self.opinion.clock() + LONGEST_S + WATCH_S
+            self._answer = (pid, moves, counts_s)
+
+    def poll(self) -> tuple[int, bool, float] | None:
+        """(pid, whether it gets somewhere, for how many seconds that counts) once a look has ended; else None."""
+        thread = self._thread
+        if thread is None or thread.is_alive():
+            return None
+        self._thread = None
+        return self._answer
