@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lifesign.causes import registry
 from lifesign.guard.ruling import End, Facts, rule
 
 OOM = {
@@ -63,6 +64,9 @@ def test_table(verdict: dict[str, Any], seen: Facts, cause: str) -> None:
     ruling = rule(verdict, seen)
     assert f"{ruling.cause}/{ruling.subtype}" == cause
     if ruling.source == "guard":
+        page = registry.by_slug(ruling.cause)
+        assert page is not None
+        assert ruling.subtype in ("", *page.subtypes), "`lifesign explain` must know what guard reports"
         assert ruling.proof
         assert ruling.title.en != ruling.title.zh
         assert "{" not in ruling.title.en + ruling.why.en + ruling.title.zh + ruling.why.zh

@@ -57,6 +57,16 @@ GUARD_OWNS = Remedy(
     source="vllm#50067",
 )
 
+WHO_KILLED_GUARD = Remedy(
+    slug="who-killed-the-guard",
+    kind="check",
+    title=T("find out what killed the guard", "查出是什么杀死了 guard"),
+    why=T(
+        "Mostly the kernel for want of memory (the guard shares the container's limit with its engine), or somebody's kill -9. The engine that was found alone is in the incidents.",
+        "多半是内核因内存不足（guard 和引擎共用容器的内存上限），或有人 kill -9。被单独留下的引擎记在事故列表里。",
+    ),
+    command="dmesg -T | grep -iE 'oom|killed process' | tail; lifesign incidents",
+)
 OWN_PROCESS = Remedy(
     slug="own-engine-process",
     kind="check",
@@ -147,6 +157,14 @@ SUBTYPES = {
         ),
         (UPGRADE_MONITOR, lib.SUPERVISE, lib.COLLECT_DEBUG),
         ("vllm#54184", "vllm#54204"),
+    ),
+    "guard-killed": Subtype(
+        T("The guard was killed, the engine was left alone", "guard 被杀死，引擎成了孤儿"),
+        T(
+            "The next guard found an engine that nobody looked after, and ended it: its log and its exits would have been lost. The engine itself may have been well.",
+            "下一个 guard 发现一个没人看护的引擎，就把它结束了：否则它的日志和退出状态都无人记录。引擎本身可能没有问题。",
+        ),
+        (WHO_KILLED_GUARD,),
     ),
 }
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
+from lifesign.causes import _hang_seen
 from lifesign.causes._reading import ascend_code, explain, is_loud, with_value
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life, Phase
@@ -120,17 +121,6 @@ NPU_UPGRADE = Remedy(
         "AI Core 算子卡死，通常由新版算子库修复。",
     ),
 )
-HANDSHAKE_CHILD = Remedy(
-    slug="look-at-child",
-    kind="collect",
-    title=T("see what the child process does", "看子进程在做什么"),
-    why=T(
-        "The front end only waits. The core process says nothing, so its stack must tell.",
-        "前端只是在等；core 进程没有输出，只能看它的堆栈。",
-    ),
-    command="pgrep -af 'EngineCore|multiprocessing'; py-spy dump --pid PID_OF_ENGINECORE",
-)
-
 NO_CUSTOM_ALL_REDUCE = replace(
     lib.DISABLE_CUSTOM_ALL_REDUCE,
     why=T(
@@ -202,7 +192,7 @@ SUBTYPES = {
             "The last thing said is that a process is being waited for. The process that doesn't answer left no text.",
             "最后一句话是在等某个进程；不作声的那个进程没有留下任何文字。",
         ),
-        (HANDSHAKE_CHILD, lib.COLLECT_CHILD_STDERR, lib.COLLECT_DEBUG),
+        (_hang_seen.LOOK_AT_CHILD, lib.COLLECT_CHILD_STDERR, lib.COLLECT_DEBUG),
     ),
     "p2p-iommu-acs": Subtype(
         T("The GPUs wait for each other right after NCCL came up", "NCCL 刚初始化完，几张卡就互相等待、不再前进"),
@@ -263,11 +253,14 @@ SUBTYPES = {
         ),
         (lib.OTHER_GRAMMAR_BACKEND, lib.LONGER_STEP_TIMEOUT, lib.PY_SPY_STACKS),
     ),
+    **_hang_seen.SEEN,
 }
 
 
 def _fill(finding: Finding, life: Life) -> Finding:
     """Names the call, the limit and the batch; a CPU engine with a batch was most likely computing."""
+    if finding.subtype in _hang_seen.SEEN:
+        return _hang_seen.name_who(finding)
     text = finding.event.text[:4000]
     method = re.search(r"RPC call to ([\w.]{1,60})", text)
     finding.values.setdefault("method", method[1] if method else "execute_model")
@@ -454,6 +447,7 @@ CAUSE = Cause(
             regex=ascend_code("507014", "507034"),
             when=is_loud,
         ),
+        _hang_seen.SIGNATURE,
         Signature("engine-iteration", any=_ITERATION, strength=SYMPTOM, certainty="supported"),
         Signature(
             "engine-iteration",

@@ -171,6 +171,14 @@ SUBTYPES = {
         ),
         (advice.LINT, advice.FLAG_HELP),
     ),
+    "usage": Subtype(
+        T("The command line was refused", "命令行参数被拒绝"),
+        T(
+            "The program ended before it did anything, with exit code 2 (bad options), 126 (may not be run) or 127 (not found); its log holds no sentence that says more.",
+            "程序什么都没做就退出了：退出码 2（参数不对）、126（不可执行）或 127（找不到命令）；日志里没有更具体的说明。",
+        ),
+        (advice.LINT, advice.FLAG_HELP),
+    ),
     "bad-value": Subtype(
         T("An option has a value that vLLM doesn't accept", "某个选项的值不被接受"),
         T(

@@ -248,6 +248,7 @@ class _Drill:
         wanted = self.fault.signal
         assert wanted is not None
         number = signal.Signals[wanted.name]
+        self.fault_s = time.monotonic()
         if wanted.group:
             self.say(f"{wanted.name} to the process group", f"对整个进程组发送 {wanted.name}")
             self.session.signal_group(number)
@@ -260,6 +261,8 @@ class _Drill:
                 )
             )
         who = f"{wanted.role} {wanted.rank}" if wanted.rank else wanted.role
+        # Finding the process took its time, and requests that were answered meanwhile say nothing about the fault.
+        self.fault_s = time.monotonic()
         self.say(f"{wanted.name} to {who}, pid {target.pid}", f"对 {who} 发送 {wanted.name}，pid {target.pid}")
         signal_exactly(target, number)
         if wanted.resume_after_s is not None:

@@ -18,7 +18,7 @@ from lifesign import __version__
 from lifesign.guard.helpers import Helpers, python_command
 from lifesign.guard.ruling import Facts, Ruling, rule
 from lifesign.guard.statedir import read_json, write_atomically, write_json
-from lifesign.text import Lang, T
+from lifesign.text import Lang
 
 if TYPE_CHECKING:
     from lifesign.report.model import Advice, Report
@@ -143,11 +143,7 @@ def plain_advice(cause: str, subtype: str, lang: Lang) -> list[Advice]:
     page = registry.by_slug(cause)
     known = page.subtypes.get(subtype) if page else None
     if known is None:
-        return (
-            [Advice(1, "check", HANG_ADVICE.pick(lang), command="lifesign incidents", why=HANG_WHY.pick(lang))]
-            if cause == "timeout-hang"
-            else []
-        )
+        return []
     plain = [remedy for remedy in known.remedies if not remedy.forms]
     return [
         Advice(
@@ -160,12 +156,3 @@ def plain_advice(cause: str, subtype: str, lang: Lang) -> list[Advice]:
         )
         for rank, remedy in enumerate(plain, 1)
     ]
-
-
-HANG_ADVICE = T(
-    "read the stacks that were taken at suspicion (stacks/ in the bundle)",
-    "先看怀疑时刻抓到的调用栈（事故包里的 stacks/）",
-)
-HANG_WHY = T(
-    "The process whose stack differs from its peers' is where to look.", "栈和其他进程不一样的那个，就是该查的地方。"
-)

@@ -8,7 +8,12 @@ from __future__ import annotations
 from lifesign.drill.model import Expect, Fault, Hook, Signal, Stall
 from lifesign.text import T
 
-RPC_TIMEOUT = Expect("timeout-hang", "execute-model-rpc", decisive=("TimeoutError: RPC call to",))
+RPC_TIMEOUT = Expect(
+    "timeout-hang",
+    "execute-model-rpc",
+    accept_subtypes=("stuck", "stopped"),  # what the plugin says of it, where it was asked (drill run --patience)
+    decisive=("TimeoutError: RPC call to", "lifesign: DEAD: "),
+)
 SPARED = Expect(
     "not-a-crash",
     "slow-step",
@@ -128,7 +133,7 @@ FAULTS = (
             "a stopped worker with LIFESIGN_PATIENCE=1: it must still be declared dead",
             "暂停的 worker 加 LIFESIGN_PATIENCE=1：仍必须判死",
         ),
-        RPC_TIMEOUT,
+        Expect("timeout-hang", "stopped", decisive=("lifesign: DEAD: ",)),
         signal=Signal("worker", "SIGSTOP"),
         rpc_limit_s=LIMIT_S,
         patience=True,
