@@ -139,3 +139,18 @@ def test_cut_closes_connections_and_nothing_else(tmp_path: Path) -> None:
 def test_an_unknown_action_is_an_error() -> None:
     with pytest.raises(ValueError, match="unknown action"):
         faults.perform(["explode"], 1)
+
+
+def test_set_changes_the_object_whose_method_is_called() -> None:
+    from types import SimpleNamespace
+
+    scheduler = SimpleNamespace(max_num_scheduled_tokens=256)
+    assert faults.perform(["set", "max_num_scheduled_tokens", 0], 1, (scheduler, "more")) is None
+    assert scheduler.max_num_scheduled_tokens == 0
+
+
+def test_the_stand_in_hands_the_object_to_the_fault(place: Any) -> None:
+    place(spec(targets=["json.decoder:JSONDecoder.decode"], actions=[["set", "strict", "changed"]]))
+    decoder = json.JSONDecoder()
+    assert decoder.decode("[1]") == [1]
+    assert decoder.strict == "changed"

@@ -21,7 +21,9 @@ from typing import Any
 import pytest
 
 from lifesign.drill import vocabulary
+from lifesign.drill.cgroup import MemoryCgroup, why_no_memory_cgroup
 from lifesign.drill.inject import encode
+from lifesign.drill.model import Hog, Hook
 from lifesign.guard import procs
 from lifesign.vllm_plugin.shim import shimmed_environment
 
@@ -108,6 +110,9 @@ FAULTS: list[tuple[str, str, int, str, str]] = [
     ("stop worker", "worker", signal.SIGSTOP, "timeout-hang", "stopped"),
     ("stop core", "core", signal.SIGSTOP, "timeout-hang", "stopped"),
     ("kill server", "api", signal.SIGKILL, "silent-death", "signal"),
+    ("crash worker", "worker", signal.SIGSEGV, "silent-death", "segfault-native"),
+    ("crash core", "core", signal.SIGSEGV, "silent-death", "segfault-native"),
+    ("crash server", "api", signal.SIGSEGV, "silent-death", "segfault-native"),
 ]
 
 
@@ -201,10 +206,14 @@ def test_a_stop_during_the_start_is_obeyed(tmp_path: Path, after_s: int) -> None
 
 @pytest.mark.parametrize(
     ("fault_name", "cause", "within_s"),
-    [("oom-serving", "device-oom", 30.0), ("livelock", "timeout-hang", 90.0)],
+    [
+        ("oom-serving", "device-oom/serving", 30.0),
+        ("livelock", "timeout-hang/stuck", 90.0),
+        ("schedules-nothing", "timeout-hang/stuck", 120.0),
+    ],
 )
-def test_faults_inside_a_worker(tmp_path: Path, fault_name: str, cause: str, within_s: float) -> None:
-    """An exception of the forward pass, and a loop that never ends: vLLM alone would wait 300 s for the second."""
+def test_faults_inside_a_process(tmp_path: Path, fault_name: str, cause: str, within_s: float) -> None:
+    """An exception of the forward pass; a loop that never ends; a loop that runs and does nothing, which vLLM never notices."""
     fault = vocabulary.find(fault_name)
     assert fault.hook is not None
     armed = tmp_path / "armed"
@@ -222,8 +231,36 @@ def test_faults_inside_a_worker(tmp_path: Path, fault_name: str, cause: str, wit
         assert run.wait(within_s + 60) != 0
         print(f"{fault_name}: {time.monotonic() - at:.1f} s from the fault to the end of guard")
         (incident,) = run.incidents()
-        assert incident["cause"]["cause"] == cause
+        assert f"{incident['cause']['cause']}/{incident['cause']['subtype']}" == cause
         assert incident["decision"]["rule"] == "max-restarts"
-        if cause == "timeout-hang":
+        if fault_name == "livelock":
             stacks = "".join(path.read_text() for path in incident["folder"].glob("captures/*/stacks/Worker*.txt"))
             assert "execute_model" in stacks, "the stack of the worker that hangs"
+        if fault_name == "schedules-nothing":
+            assert list(incident["folder"].glob("captures/*/stacks/EngineCore*.txt"))
+
+
+@pytest.mark.skipif(why_no_memory_cgroup() is not None, reason=str(why_no_memory_cgroup()))
+def test_the_kernel_ends_a_worker_at_the_limit_of_its_control_group(tmp_path: Path) -> None:
+    """vLLM's own log knows no more than `died unexpectedly`; the counters of the group know why."""
+    hook = Hook("worker.step", (Hog(8192),))
+    armed = tmp_path / "armed"
+    spec = encode(hook, armed_by=armed, fired=tmp_path / "fired")
+    engine = Engine()
+    group = MemoryCgroup(4096)
+    more = {**shimmed_environment(os.environ, tmp_path / "shim"), "LIFESIGN_FAULT": spec}
+    join = f'echo $$ > {group.members} && exec "$@"'
+    try:
+        with real(
+            tmp_path, engine, "--max-restarts", "0", command=["sh", "-c", join, "sh", *engine.command()], more=more
+        ) as run:
+            serving(run, 1)
+            assert engine.ask()
+            armed.touch()
+            engine.ask_in_background(100)
+            assert run.wait(90) != 0
+            (incident,) = run.incidents()
+            assert f"{incident['cause']['cause']}/{incident['cause']['subtype']}" == "host-oom/cgroup-limit"
+            assert incident["decision"]["rule"] == "max-restarts"
+    finally:
+        group.remove()

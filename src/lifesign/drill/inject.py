@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from lifesign.drill.model import Action, Cut, Hog, Hook, KillParent, Leave, Raise, Say, Stall
+from lifesign.drill.model import Action, Change, Cut, Hog, Hook, KillParent, Leave, Raise, Say, Stall
 from lifesign.drill.points import point
 
 
@@ -45,3 +45,5 @@ def _action(action: Action, scale: float) -> list[object]:
             return ["cut"]
         case KillParent():
             return ["kill-parent"]
+        case Change(name, value):
+            return ["set", name, value]

@@ -125,7 +125,15 @@ class KillParent:
     """Send SIGKILL to the parent: for a process that doesn't exist yet when the drill looks for it."""
 
 
-Action = Raise | Say | Stall | Leave | Hog | Cut | KillParent
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Set an attribute of the object whose method the point is: a setting that went wrong while the engine ran."""
+
+    name: str
+    value: int
+
+
+Action = Raise | Say | Stall | Leave | Hog | Cut | KillParent | Change
 
 
 @dataclass(frozen=True, slots=True)

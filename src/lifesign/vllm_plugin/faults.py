@@ -86,7 +86,7 @@ class Trigger:
         self._armed_calls = 0
         self._acted = False
 
-    def __call__(self) -> BaseException | None:
+    def __call__(self, arguments: tuple[Any, ...] = ()) -> BaseException | None:
         spec = self._spec
         if self._acted and spec.get("once", True):
             return None
@@ -101,7 +101,7 @@ class Trigger:
             self._tell()
         self._acted = True
         for action in spec["actions"]:
-            error = perform(action, turn)
+            error = perform(action, turn, arguments)
             if error is not None:
                 return error
         return None
@@ -116,8 +116,11 @@ class Trigger:
                 file.write(f"{os.getpid()} {time.monotonic():.3f}\n")
 
 
-def perform(action: list[Any], turn: int) -> BaseException | None:
-    """Do one action; an exception is returned, not raised, so that no frame of this file gets into its traceback."""
+def perform(action: list[Any], turn: int, arguments: tuple[Any, ...] = ()) -> BaseException | None:
+    """Do one action; an exception is returned, not raised, so that no frame of this file gets into its traceback.
+
+    `arguments`: those of the call; `set` changes an attribute of the first, the object whose method it is.
+    """
     kind, *rest = action
     if kind == "raise":
         return _make_exception(*rest)
@@ -132,6 +135,8 @@ def perform(action: list[Any], turn: int) -> BaseException | None:
         _hog(rest[0])
     elif kind == "cut":
         _cut_connections()
+    elif kind == "set":
+        setattr(arguments[0], *rest)
     elif kind == "kill-parent":
         import signal
 
@@ -267,7 +272,7 @@ def _stand_in(real: Function, spec: dict[str, Any], trigger: Trigger) -> Functio
         body = "raise error" if deeper is None else "return deeper(error)"
         deeper = _compile(filename, function, number, "error", body, {"deeper": deeper})
     last = "raise error" if deeper is None else "return deeper(error)"
-    body = f"error = trigger()\nif error is not None: {last}\nreturn real(*args, **kwargs)"
+    body = f"error = trigger(args)\nif error is not None: {last}\nreturn real(*args, **kwargs)"
     names = {"trigger": trigger, "real": real, "deeper": deeper}
     stand_in = _compile(code.co_filename, code.co_name, line or code.co_firstlineno, "*args, **kwargs", body, names)
     functools.update_wrapper(stand_in, real)

@@ -5,7 +5,7 @@ The RPC limit is 10 s instead of vLLM's 300 s so that nobody has to wait; nothin
 
 from __future__ import annotations
 
-from lifesign.drill.model import Expect, Fault, Hook, Signal, Stall
+from lifesign.drill.model import Change, Expect, Fault, Hook, Signal, Stall
 from lifesign.text import T
 
 RPC_TIMEOUT = Expect(
@@ -95,6 +95,18 @@ FAULTS = (
         rpc_limit_s=LIMIT_S,
         fate="lives",
         bound_s=40,
+    ),
+    Fault(
+        "schedules-nothing",
+        T(
+            "EngineCore runs its loop and schedules nothing: requests wait for ever, no limit applies",
+            "EngineCore 的循环一直在转，却什么都不调度：请求永远等下去，没有任何时限",
+        ),
+        STILL_UP,
+        hook=Hook("core.schedule", (Change("max_num_scheduled_tokens", 0),)),
+        fate="lives",
+        engines=("vllm",),
+        bound_s=30,
     ),
     Fault(
         "slow-step-within-limit",
