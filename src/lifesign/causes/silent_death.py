@@ -259,6 +259,24 @@ def _killed_by_signal(event: Event, _life: Life) -> bool:
     return re.search(r"': -\d", event.text[:4000]) is not None
 
 
+_ORPHAN = "Parent process exited, terminating worker queues"
+_BEGAN = "Initializing a V1 LLM engine"
+_ERRORS = ("exception", "wrapper", "death", "native")
+
+
+def _core_vanished(event: Event, life: Life) -> bool:
+    """Whether the core, whose lines the log has, was gone without an error, and a worker saw that it was.
+
+    A core that fails writes its own traceback before it leaves; `Failed core proc(s)` is often empty even then.
+    """
+    if any(other.kind in _ERRORS for other in life.events[: event.index]):
+        return False
+    if any(other.kind in _ERRORS and other.process.role == "core" for other in life.events[event.index + 1 :]):
+        return False
+    began = any(other.process.role == "core" for other in life.events) or life.mentions(_BEGAN) is not None
+    return began and life.mentions(_ORPHAN) is not None
+
+
 CAUSE = Cause(
     slug="silent-death",
     code="C6",
@@ -306,6 +324,14 @@ CAUSE = Cause(
             any=("Failed core proc(s): {",),
             kinds=("death", "exception", "log", "plain"),
             when=_killed_by_signal,
+            strength=TRACE,
+            certainty="supported",
+        ),
+        Signature(
+            "core-died-no-trace",
+            any=("Failed core proc(s): {}",),
+            kinds=("death", "exception", "log", "plain", "wrapper"),
+            when=_core_vanished,
             strength=TRACE,
             certainty="supported",
         ),
