@@ -128,14 +128,20 @@ def starts_with_reports(life: Life, event: Event) -> bool:
         if other.weight in ("quoted", "foreign"):
             continue
         if other.kind == "death":
-            return not names_the_dead(other)
+            return not names_the_dead(life, other)
         if other.kind in ("progress", "milestone"):
             break
-    return event.kind not in ("native",) and not names_the_dead(event) and not words("core engine proc(s)")(life, event)
+    return (
+        event.kind not in ("native",)
+        and not names_the_dead(life, event)
+        and not words("core engine proc(s)")(life, event)
+    )
 
 
-def names_the_dead(event: Event) -> bool:
-    """A report that says which process died."""
+def names_the_dead(life: Life, event: Event) -> bool:
+    """A report that says which process died, or a worker whose parent was gone says it."""
+    if "Failed core proc(s): {}" in event.text and life.mentions("Parent process exited, terminating") is not None:
+        return True
     return event.name in ("worker-died", "core-died", "core-exited") or any(
         part in event.text for part in ("': -", "died unexpectedly before", "in a background process")
     )
