@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lifesign.causes import registry
+from lifesign.cli import reference
 from lifesign.report.book.cheatsheet import COMMANDS, render_cheatsheet, rows
 from lifesign.report.book.explain import explain_cause, list_causes
 
@@ -32,6 +33,10 @@ def test_every_cause_and_subtype_has_a_page(lang: str) -> None:
         for name in cause.subtypes:
             page = explain_cause(f"{cause.slug}/{name}", lang)  # type: ignore[arg-type]
             assert name in page
+
+
+def test_every_variable_is_explained_and_every_explained_one_exists() -> None:
+    assert set(reference.variables()) == set(reference.VARIABLES)
 
 
 def test_an_unknown_page_names_the_nearest() -> None:

@@ -12,10 +12,21 @@ import typer
 from lifesign.cli.main import COMMANDS
 
 _ENV = re.compile(r"\bLIFESIGN_[A-Z_]+\b")
+VARIABLES = {
+    "LIFESIGN_BEACON_DIR": "folder for the progress beacons, for the engine and whoever watches it; default: the memory file system (see docs/detector.md)",
+    "LIFESIGN_CHECK_LOOPBACK": "set: `lifesign check` over several nodes may use 127.0.0.1 as the master's address without a warning",
+    "LIFESIGN_DRILL": "set by `lifesign drill` in the processes it starts, so that it finds all of them again; not for you",
+    "LIFESIGN_ENGINE_PYTHON": "interpreter of the vLLM environment that `lifesign drill` uses",
+    "LIFESIGN_FAULT": "set by `lifesign drill`: the fault to inject (JSON); an engine without it is never touched",
+    "LIFESIGN_LIFE": "set by `lifesign guard` in the engine it starts, so that it finds all processes of that life again; not for you",
+    "LIFESIGN_PATIENCE": "1 in the engine's environment: the plugin's patient waits and the beacon (see docs/patience.md); without it vLLM is left as it is",
+    "LIFESIGN_STATE_DIR": "where guard keeps logs, incidents and its memory; default: ~/.local/state/lifesign",
+}
+"""What each variable does. A test holds that none is missing."""
 
 
 def reference() -> str:
-    """Markdown: one section per command, then the variables with the files that read them."""
+    """Markdown: one section per command, then the variables with what they do and the files that read them."""
     rows = ["# Reference", "", "Generated from the code (`make docs`).", ""]
     here = Path(__file__).parent
     for name, (module, help_line) in COMMANDS.items():
@@ -26,14 +37,24 @@ def reference() -> str:
         rows += _options(command)
         for sub, child in sorted(getattr(command, "commands", {}).items()):
             rows += [f"### lifesign {name} {sub}", "", (child.help or "").split("\n")[0], "", *_options(child)]
-    rows += ["## Environment variables", "", "| variable | read in |", "|---|---|"]
+    rows += ["## Environment variables", "", "| variable | what it does | read in |", "|---|---|---|"]
+    rows += [
+        f"| `{variable}` | {VARIABLES.get(variable, '')} | {', '.join(sorted(files))} |"
+        for variable, files in sorted(variables().items())
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def variables() -> dict[str, set[str]]:
+    """Every LIFESIGN_* variable in the sources, with the files that name it (this one doesn't count)."""
     found: dict[str, set[str]] = {}
-    source = here.parent
+    source = Path(__file__).parent.parent
     for path in sorted(source.rglob("*.py")):
+        if path == Path(__file__):
+            continue
         for variable in _ENV.findall(path.read_text(encoding="utf-8")):
             found.setdefault(variable, set()).add(str(path.relative_to(source)))
-    rows += [f"| `{variable}` | {', '.join(sorted(files))} |" for variable, files in sorted(found.items())]
-    return "\n".join(rows) + "\n"
+    return found
 
 
 def _options(command: Any) -> list[str]:
