@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -97,7 +98,12 @@ def _score_remedies(label: dict, report: Report, counts: dict, misses: list[str]
         counts["must"].append(ok)
         if not ok:
             misses.append(f"MUST    {label['file']}: none of {must[:6]}")
-    bad = [word for word in label["fix_must_not_mention"] if word in text]
+    # A whole word: "rma" is no part of "normal".
+    bad = [
+        word
+        for word in label["fix_must_not_mention"]
+        if re.search(rf"(?<![a-z0-9]){re.escape(word)}(?![a-z0-9])", text)
+    ]
     counts["must_not"].append(not bad)
     if bad:
         misses.append(f"MUSTNOT {label['file']}: {bad}")

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 SECRET_OPTIONS = frozenset({"--api-key", "--hf-token", "--ssl-keyfile-password"})
 SECRET_VARIABLE = re.compile(r"(TOKEN|SECRET|PASSWORD|API_KEY|ACCESS_KEY)\b")
 MAX_WORDS = 400
-_NAMES_IN_LINE = ("model", "model_tag")
 _SKIPPED = frozenset({"model", "model_tag", "subparser", "dispatch_function", "config", "api_server_count"})
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,80}=")
 

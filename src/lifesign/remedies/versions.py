@@ -34,12 +34,6 @@ def key(version: str) -> Key | None:
     return numbers, stage, pre_number, post, dev if dev >= 0 else 1 << 30
 
 
-def is_development(version: str) -> bool:
-    """Whether `version` is a pre-release or development build (`rc`, `.dev`)."""
-    match = _SHAPE.match(version.strip()[:64])
-    return match is not None and (match.group(2) is not None or match.group(5) is not None)
-
-
 def at_least(version: str, floor: str) -> bool | None:
     """Whether `version` >= `floor`; None when `version` is unknown."""
     mine, other = key(version), key(floor)

@@ -22,9 +22,6 @@ _IMAGE = re.compile(
 )
 _REFERENCE = re.compile(r"\$\{?(\w+)(?:\[@\]|\[\*\])?\}?")
 _ENV_FLAGS = ("-e", "--env")
-_PREFIXES = frozenset(
-    {"exec", "nohup", "sudo", "env", "time", "nice", "export", "timeout", "numactl", "stdbuf", "setsid", "taskset", "lifesign", "uv", "then", "do"}
-)  # fmt: skip
 
 
 def read_path(path: str) -> list[Invocation]:
