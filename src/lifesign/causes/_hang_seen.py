@@ -84,6 +84,7 @@ SIGNATURE = Signature(
     kinds=("log",),
     regex=r"lifesign: DEAD: .{0,200}? has not come back after",
     strength=SYMPTOM,
+    certainty="supported",
 )
 
 
@@ -92,5 +93,6 @@ def name_who(finding: Finding) -> Finding:
     match = _DEAD.search(finding.event.text[:1200])
     finding.values["who"] = match["who"] if match else "-"
     if match and match["why"] == "stopped too long":
-        finding.subtype = "stopped"
+        # The kernel says so; that something spins is a judgement.
+        finding.subtype, finding.certainty = "stopped", "established"
     return finding

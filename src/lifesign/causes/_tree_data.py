@@ -173,9 +173,9 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     q(
         "timeout", "timeout-hang", "Did somebody wait too long for an answer?", "是否有人等回应等得太久？",
-        "RPC call to", "Engine iteration timed out", "Timed out waiting for engine", "507014", "didn't reply within",
+        "RPC call to", "Engine iteration timed out", "Timed out waiting for engine", "507014", "didn't reply within", "lifesign: DEAD",
         test=any_of(
-            words("RPC call to", "Engine iteration timed out", "Timed out waiting for", "507014", "aicore execution times out", "didn't reply within", "Did not receive response from front-end"),
+            words("lifesign: DEAD", "RPC call to", "Engine iteration timed out", "Timed out waiting for", "507014", "aicore execution times out", "didn't reply within", "Did not receive response from front-end"),
             input_thread_is_late,
         ),
         card="execute-model-rpc",
