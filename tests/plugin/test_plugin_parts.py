@@ -198,6 +198,25 @@ def test_a_process_that_is_gone_is_one_line() -> None:
     assert stacks.stacks_of([2**22 - 3]) != []
 
 
+def test_threads_that_do_the_same_share_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "find_py_spy", lambda: None)
+    code = """
+        import threading, time
+        for _ in range(20):
+            threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+        print("up", flush=True)
+        while True:
+            pass
+    """
+    with child(code) as pid:
+        time.sleep(0.5)
+        lines = stacks.stacks_of([pid])
+    assert f"{pid} " in lines[1], "the main thread comes first"
+    alike = [line for line in lines if " and 16 more: state S" in line or " and 17 more: state S" in line]
+    assert alike, lines
+    assert len(lines) <= 6
+
+
 def test_what_a_process_calls_itself_cannot_write_into_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacks, "find_py_spy", lambda: None)
     code = """

@@ -24,9 +24,10 @@ DUMP_SIGNAL = int(signal.SIGRTMIN) + 7
 PY_SPY_TIMEOUT_S = 3.0
 BUDGET_S = 6.0
 LINES_KEPT = 60
-LINE_KEPT = 200
-THREADS_KEPT = 16
-ASLEEP_KEPT = 3
+LINE_KEPT = 300
+THREADS_READ = 512
+GROUPS_KEPT = 12
+NAMES_KEPT = 4
 ANSWER_WAIT_S = 0.4
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
@@ -119,24 +120,23 @@ def _kernel_view(pid: int) -> list[str]:
         threads = sorted(os.listdir(f"/proc/{pid}/task"), key=int)
     except (OSError, ValueError):
         return [f"  pid {pid} is gone"]
-    lines: list[str] = []
-    asleep = 0
-    for thread in threads:
-        if len(lines) >= THREADS_KEPT:
-            break
+    alike: dict[str, list[str]] = {}
+    for thread in threads[:THREADS_READ]:
         where = f"/proc/{pid}/task/{thread}"
-        name, waits = _short(where + "/comm"), _short(where + "/wchan")
         status = _short(where + "/stat").rpartition(")")[2].split()
-        # A worker has some fifty threads that sleep in a queue; only the first ones are worth a line.
-        if status and status[0] == "S" and lines:
-            asleep += 1
-            if asleep > ASLEEP_KEPT:
-                continue
         stack = [part.split()[-1].split("+")[0] for part in _short(where + "/stack").splitlines()[:6] if part.split()]
-        text = f"  thread {thread} {name}: state {status[0] if status else '?'}, waits in {waits or '-'}"
-        lines.append(text + (f", kernel: {' < '.join(stack)}" if stack else ""))
-    if len(threads) > len(lines):
-        lines.append(f"  and {len(threads) - len(lines)} more threads")
+        view = f"state {status[0] if status else '?'}, waits in {_short(where + '/wchan') or '-'}"
+        view += f", kernel: {' < '.join(stack)}" if stack else ""
+        alike.setdefault(view, []).append(f"{thread} {_short(where + '/comm')}")
+    # A worker has some fifty threads, and most of them sleep in the same place: one line for all that do the same.
+    groups = sorted(alike.items(), key=lambda item: (threads[0] not in item[1][0].split(), len(item[1])))
+    lines = []
+    for view, who in groups[:GROUPS_KEPT]:
+        more = f" and {len(who) - NAMES_KEPT} more" if len(who) > NAMES_KEPT else ""
+        lines.append(f"  thread{'s' if len(who) > 1 else ''} {', '.join(who[:NAMES_KEPT])}{more}: {view}")
+    left = len(threads) - sum(len(who) for _, who in groups[:GROUPS_KEPT])
+    if left:
+        lines.append(f"  and {left} more threads")
     return lines
 
 
