@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from lifesign.guard.detector.core import Detector
 from lifesign.guard.detector.events import Begin
 from lifesign.guard.detector.evidence import ProcessSignals
 from lifesign.guard.detector.policy import Backend, StepSize
+from lifesign.guard.probes.gpu import GpuProbe
 from lifesign.guard.probes.touched import WORKING_BYTES, SecondOpinion, Touched
 from lifesign.vllm_plugin.keeper import LINES_PER_STEP, Keeper
 from lifesign.vllm_plugin.waiting import StuckError, Wait
@@ -75,6 +77,7 @@ class Bench:
         touched: Callable[[int], Touched | None] = lambda pid: None,
         backend: Backend = "cpu",
         floor_s: float = 300.0,
+        gpu: GpuProbe | None = None,
     ) -> None:
         self.now_s = 1000.0
         detector = Detector()
@@ -89,6 +92,7 @@ class Bench:
             clock=lambda: self.now_s,
             stacks=self.stacks,
             opinion=SecondOpinion(touched, lambda: self.now_s),
+            gpu=gpu,
         )
 
     def stacks(self, pids: list[int]) -> list[str]:
@@ -246,6 +250,52 @@ def test_one_rank_on_another_node_keeps_local_blocked_ranks_from_being_called_de
 def test_host_threads_prove_nothing_beside_a_gpu() -> None:
     bench = Bench(lambda age_s: (blocked(),), backend="gpu", floor_s=300.0)
     bench.teach()
+    assert bench.wait(290.0) == pytest.approx(290.0)
+
+
+class Device:
+    """Two devices as NVML shows them, with a power draw and memory activity that the test sets."""
+
+    def __init__(self) -> None:
+        self.power_w, self.memory_pct = 600.0, 60
+        self.nvmlInit = lambda: None
+        self.nvmlDeviceGetCount = lambda: 2
+        self.nvmlDeviceGetHandleByIndex = lambda at: at
+        self.nvmlDeviceGetComputeRunningProcesses = lambda at: [SimpleNamespace(pid=11 + at)]
+        self.nvmlDeviceGetPowerUsage = lambda at: int(1000 * self.power_w)
+        self.nvmlDeviceGetUtilizationRates = lambda at: SimpleNamespace(gpu=100, memory=self.memory_pct)
+
+
+def test_a_gpu_that_works_is_waited_for_beyond_vllms_limit(caplog: pytest.LogCaptureFixture) -> None:
+    """In a long step the host sleeps, or spins on an event: only the device shows that work goes on."""
+    device = Device()
+    bench = Bench(lambda age_s: (blocked(),), backend="gpu", gpu=GpuProbe(device))
+    bench.teach()
+    assert bench.wait(590.0) == pytest.approx(590.0)
+    assert "late, works" in caplog.text
+    assert "GPU 0: 600 W, memory 60 %" in caplog.text
+
+
+def test_a_gpu_that_hangs_is_dead_at_vllms_limit_and_never_before(caplog: pytest.LogCaptureFixture) -> None:
+    """A deadlocked collective: 100 % utilisation, but little power and no memory traffic."""
+    device = Device()
+    bench = Bench(lambda age_s: (blocked(),), backend="gpu", gpu=GpuProbe(device))
+    bench.teach()
+    device.power_w, device.memory_pct = 140.0, 0
+    assert 300.0 <= bench.wait_until_dead(2000.0) <= 330.0
+    assert "GPU 0: 140 W, memory 0 %" in caplog.text
+    assert "stuck too long" in caplog.text
+
+
+def test_a_gpu_that_does_not_answer_is_no_evidence() -> None:
+    device = Device()
+    bench = Bench(lambda age_s: (blocked(),), backend="gpu", gpu=GpuProbe(device))
+    bench.teach()
+
+    def fails(at: int) -> int:
+        raise RuntimeError("GPU is lost")
+
+    device.nvmlDeviceGetPowerUsage = fails
     assert bench.wait(290.0) == pytest.approx(290.0)
 
 

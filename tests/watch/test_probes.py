@@ -142,8 +142,39 @@ def test_devices_of_the_engine_alone() -> None:
     assert [one.index for one in probe.sample()] == [0, 1]
     probe.choose({101})
     assert probe.sample() == (GpuSignals(1, 250.0, 40.0),)
+    assert probe.chosen
     probe.choose({999})  # unknown: nothing is thrown away
     assert len(probe.sample()) == 1
+
+
+def test_devices_are_chosen_once_the_engine_works_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    running: list[SimpleNamespace] = []
+    gpu = GpuProbe(nvml(nvmlDeviceGetComputeRunningProcesses=lambda at: running if at == 1 else []))
+    monkeypatch.setattr("lifesign.guard.probes.observer.refresh", lambda tree: None)
+    tree = SimpleNamespace(targets=[], beacon=None, members=[SimpleNamespace(pid=101)])
+    observer, detector = Observer(tree, gpu=gpu), Detector()  # type: ignore[arg-type]
+    assert [one.index for one in observer.look(0.0, detector).gpus] == [0, 1]
+    running.append(SimpleNamespace(pid=101))
+    assert [one.index for one in observer.look(60.0, detector).gpus] == [1]
+
+
+@pytest.mark.parametrize(
+    ("pids", "visible", "count", "kept"),
+    [
+        ({101}, "", 1, [1]),  # where they run
+        ({999}, "1", 1, [1]),  # another pid namespace: what the variable names
+        ({999}, "GPU-aaaa-1,GPU-ffff", 2, [1]),
+        ({999}, "", 2, [0, 1]),  # a container that sees just its own
+        ({999}, "", 1, []),  # somebody else's may be among them
+        ({999}, "7", 1, []),
+    ],
+)
+def test_only_our_own_devices_may_vouch(pids: set[int], visible: str, count: int, kept: list[int]) -> None:
+    probe = GpuProbe(nvml(nvmlDeviceGetUUID=lambda at: f"GPU-aaaa-{at}"))
+    probe.keep_only(pids, visible, count)
+    assert [one.index for one in probe.sample()] == kept
+    assert probe.available is bool(kept)
+    assert bool(probe.reason) is not bool(kept)
 
 
 def test_broken_nvml_is_a_reason_not_an_error() -> None:

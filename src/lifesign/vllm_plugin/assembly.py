@@ -6,6 +6,7 @@ when the workers are there to be watched.
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing.util
 import os
 import time
@@ -16,6 +17,7 @@ from lifesign.guard.detector.core import Detector
 from lifesign.guard.detector.events import Begin
 from lifesign.guard.detector.evidence import ProcessSignals
 from lifesign.guard.detector.policy import Backend
+from lifesign.guard.probes.gpu import GpuProbe
 from lifesign.guard.probes.process import ProcessProbe, Target
 from lifesign.vllm_plugin.hooks import LOG, process_role
 from lifesign.vllm_plugin.keeper import Keeper
@@ -140,7 +142,22 @@ def keeper_for(executor: Any, beacon: BeaconWriter | None) -> Keeper:
         beacon,
         floor_s=vllm_timeout_s(),
         restart_s=restart_cost_s,
+        gpu=devices_of(workers) if backend_of_vllm() == "gpu" else None,
     )
+
+
+def devices_of(workers: list[Worker]) -> GpuProbe:
+    """The devices of the workers, read through NVML: vLLM's own copy of it, else the package's."""
+    try:
+        nvml: Any = importlib.import_module("vllm.third_party.pynvml")
+    except ImportError:
+        nvml = None
+    probe = GpuProbe(nvml)
+    probe.keep_only({one.pid for one in workers}, os.environ.get("CUDA_VISIBLE_DEVICES", ""), len(workers))
+    LOG.info(
+        "lifesign: devices: %s", "power and memory activity count as evidence" if probe.available else probe.reason
+    )
+    return probe
 
 
 def restart_cost_s() -> float:

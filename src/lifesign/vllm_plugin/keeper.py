@@ -21,9 +21,10 @@ from typing import Any, Protocol
 from lifesign.guard.detector.beacon import BeaconState, BeaconWriter
 from lifesign.guard.detector.core import Detector
 from lifesign.guard.detector.events import Begin, Changed, Kill, Poll
-from lifesign.guard.detector.evidence import Activity, ProcessSignals
+from lifesign.guard.detector.evidence import Activity, GpuSignals, ProcessSignals
 from lifesign.guard.detector.policy import StepSize
 from lifesign.guard.detector.states import VIEW, Finding
+from lifesign.guard.probes.gpu import GpuProbe
 from lifesign.guard.probes.touched import SecondOpinion
 from lifesign.vllm_plugin.stacks import stacks_of
 from lifesign.vllm_plugin.waiting import StuckError, Wait
@@ -69,6 +70,7 @@ class Keeper:
         clock: Callable[[], float] = time.monotonic,
         stacks: Callable[[list[int]], list[str]] = stacks_of,
         opinion: SecondOpinion | None = None,
+        gpu: GpuProbe | None = None,
     ) -> None:
         self.detector = detector
         self.probe = probe
@@ -78,6 +80,7 @@ class Keeper:
         self.clock = clock
         self.stacks = stacks
         self.opinion = opinion or SecondOpinion()
+        self.gpu = gpu if gpu is not None and gpu.available else None
         self._serving = False
         self._step_began_s = -1.0
         self._unhealthy = False
@@ -90,6 +93,7 @@ class Keeper:
         self._tell_after_s = 0.0
         self._window_from_s = clock()
         self._processes: tuple[ProcessSignals, ...] = ()
+        self._gpus: tuple[GpuSignals, ...] = ()
 
     def other_call_done(self) -> None:
         """Before the first step this was part of the start: what a restart costs is known a little better now."""
@@ -114,8 +118,8 @@ class Keeper:
         if seconds < TELL_EVERY_S and now_s < self._tell_after_s:
             return
         self._tell_after_s = now_s + TELL_EVERY_S
-        processes = self._learning_sample(now_s) if now_s >= self._learn_after_s else ()
-        poll = Poll(steps=self._steps, step_s=seconds, size=size, demand=True, processes=processes)
+        processes, gpus = self._learning_sample(now_s) if now_s >= self._learn_after_s else ((), ())
+        poll = Poll(steps=self._steps, step_s=seconds, size=size, demand=True, processes=processes, gpus=gpus)
         self._steps = 0
         self.detector.handle(poll, now_s)
         if self._unhealthy:
@@ -127,15 +131,16 @@ class Keeper:
             self.beacon.abandon()
         self._unhealthy = False
 
-    def _learning_sample(self, now_s: float) -> tuple[ProcessSignals, ...]:
-        """What the workers look like while they work, if they did nothing else since the last sample."""
+    def _learning_sample(self, now_s: float) -> tuple[tuple[ProcessSignals, ...], tuple[GpuSignals, ...]]:
+        """What the workers and their devices look like while they work, if they did nothing else since the last sample."""
         window_s = now_s - self._window_from_s
         processes = self.probe.sample(now_s)
+        gpus = self.gpu.sample() if self.gpu is not None else ()
         cost_s = self.clock() - now_s
         busy = window_s > 0.0 and self._busy_s >= BUSY_SHARE * window_s
         self._window_from_s, self._busy_s = now_s, 0.0
         self._learn_after_s = now_s + max(LEARN_EVERY_S, cost_s / LEARN_COST_SHARE)
-        return processes if busy else ()
+        return (processes, gpus) if busy else ((), ())
 
     # While a step is late.
 
@@ -147,7 +152,9 @@ class Keeper:
             self.probe.begin(wait.now_s)
         processes = self._processes = self.probe.sample(wait.now_s)
         self._window_from_s, self._busy_s = wait.now_s, 0.0
-        commands = self.detector.handle(Poll(steps=0, demand=True, running=wait.size, processes=processes), wait.now_s)
+        gpus = self._gpus = self.gpu.sample() if self.gpu is not None else ()
+        poll = Poll(steps=0, demand=True, running=wait.size, processes=processes, gpus=gpus)
+        commands = self.detector.handle(poll, wait.now_s)
         self._moves = (self._unhealthy or bool(commands)) and self._ask_about_spinners(wait.now_s)
         for command in commands:
             if isinstance(command, Changed) and VIEW[command.new] == "UNHEALTHY":
@@ -212,9 +219,11 @@ class Keeper:
 
     def _dead(self, wait: Wait, kill: Kill) -> None:
         """Announce the death, stacks included, and raise; or start over where only vLLM's own limit may decide."""
-        too_early = kill.why in NO_PROOF and wait.age_s < self.floor_s
+        # A device that looks idle is no proof: what it does between kernels nobody sees.
+        unproven = (*NO_PROOF, Finding.STUCK_TOO_LONG) if self.detector.life.backend == "gpu" else NO_PROOF
+        too_early = kill.why in unproven and wait.age_s < self.floor_s
         if too_early or (kill.why is Finding.STUCK_TOO_LONG and self._ask_about_spinners(wait.now_s, anyway=True)):
-            self.detector.handle(Begin(**_life_of(self.detector)), wait.now_s)
+            self._start_over(wait.now_s)
             return
         who = ", ".join(kill.who) or self._evidence()
         reason = f"{kill.why.value}: {who}"
@@ -225,6 +234,13 @@ class Keeper:
         for line in self.stacks([one.pid for one in self._processes if one.pid > 0]):
             LOG.error("lifesign: %s", line)
         raise StuckError(f"lifesign: DEAD after {wait.age_s:.1f} s: {reason}")
+
+    def _start_over(self, now_s: float) -> None:
+        """Judge the same wait anew, with all that was learned about costs, processes and devices."""
+        detector = self.detector
+        learned = detector.process_channel, detector.gpu_channel
+        detector.handle(Begin(**_life_of(detector)), now_s)
+        detector.process_channel, detector.gpu_channel = learned
 
     def _say(self, word: str, wait: Wait, text: str) -> None:
         """One line of the log; a step may not fill it."""
@@ -256,7 +272,11 @@ class Keeper:
             parts.append(
                 f"{one.role} {one.rank} (pid {one.pid}): {word}, state {one.state or '?'}, {one.demand:.2f} threads runnable"
             )
-        return ", ".join(parts[:8]) or "nothing can be seen of the workers"
+        if self.gpu is not None:
+            parts = parts[:8] + [
+                f"GPU {one.index}: {one.power_w:.0f} W, memory {one.memory_pct:.0f} %" for one in self._gpus
+            ]
+        return ", ".join(parts[:16]) or "nothing can be seen of the workers"
 
     def _stuck_rank(self) -> int:
         """The first rank that doesn't work, preferring one that is stopped or gone; -1 when all do."""

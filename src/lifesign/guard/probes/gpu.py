@@ -20,6 +20,8 @@ class GpuProbe:
         self._nvml = module
         self._handles: list[tuple[int, Any]] = []
         self.reason = ""
+        self.chosen = False
+        """Whether the devices were seen to be those of our processes."""
         try:
             if self._nvml is None:
                 self._nvml = importlib.import_module("pynvml")
@@ -42,7 +44,28 @@ class GpuProbe:
         """Keep only the devices on which one of the processes runs; all of them if none is found (pid namespaces)."""
         used = [pair for pair in self._handles if self._runs_on(pair[1], pids)]
         if used:
-            self._handles = used
+            self._handles, self.chosen = used, True
+
+    def keep_only(self, pids: set[int], visible: str, count: int) -> None:
+        """Keep the devices of these processes, or none: those where they run; else those that `visible` names
+        (CUDA_VISIBLE_DEVICES); else all, if there are just `count`. Somebody else's device must not vouch for ours."""
+        used = [pair for pair in self._handles if self._runs_on(pair[1], pids)]
+        named = {word.strip() for word in visible.split(",") if word.strip()}
+        if not used and named:
+            used = [pair for pair in self._handles if named & self._names_of(*pair)]
+        if not used and len(self._handles) == count:
+            used = self._handles
+        self._handles = used
+        if not used and not self.reason:
+            self.reason = "nobody can tell which devices the workers use"
+
+    def _names_of(self, index: int, handle: Any) -> set[str]:
+        """What CUDA_VISIBLE_DEVICES may call the device."""
+        try:
+            uuid = self._nvml.nvmlDeviceGetUUID(handle)
+        except Exception:
+            return {str(index)}
+        return {str(index), uuid.decode() if isinstance(uuid, bytes) else str(uuid)}
 
     def _runs_on(self, handle: Any, pids: set[int]) -> bool:
         try:

@@ -66,8 +66,7 @@ class Observer:
         self.stacks = stacks if stacks is not None else StackProbe()
         self.touches = touches if touches is not None else TouchProbe()
         self.gpu = gpu
-        if gpu is not None and gpu.available and tree is not None:
-            gpu.choose({one.pid for one in tree.members})
+        self._choose_devices()
         self.beacon: BeaconReading | None = None
         self._page: MetricsReading | None = None
         self._steps_done = -1
@@ -127,6 +126,7 @@ class Observer:
         if self.tree is not None and now_s - self._refreshed_s >= REFRESH_S:
             self._refreshed_s = now_s
             refresh(self.tree)
+            self._choose_devices()
         self._read_beacon()
         steps, step_s, size = self._progress()
         demand = self._demand()
@@ -148,6 +148,11 @@ class Observer:
         look.events.append(Poll(steps, demand, step_s, size, running, self._processes, look.gpus))
         self._last_s = now_s
         return look
+
+    def _choose_devices(self) -> None:
+        """Again at every refresh until it succeeds: an engine that starts has no work on a device yet."""
+        if self.gpu is not None and self.tree is not None and self.gpu.available and not self.gpu.chosen:
+            self.gpu.choose({one.pid for one in self.tree.members})
 
     def _read_beacon(self) -> None:
         tree = self.tree
