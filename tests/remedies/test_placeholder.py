@@ -16,3 +16,22 @@ def test_only_the_word_is_filled() -> None:
     ):
         assert _fill_command(text, life) == text
     assert _fill_command("vllm serve MODEL", Life()) == "vllm serve MODEL"
+
+
+def test_a_sketch_becomes_the_readers_own_line() -> None:
+    life = Life(version="0.21.0", model="/m")
+    life.user_args = {
+        "model_tag": "/m",
+        "tensor_parallel_size": 8,
+        "kv_transfer_config": {"kv_connector": "NixlConnector", "kv_role": "kv_both"},
+    }
+    assert (
+        _fill_command("env -u LD_LIBRARY_PATH vllm serve MODEL", life)
+        == "env -u LD_LIBRARY_PATH vllm serve /m --tensor-parallel-size 8 --kv-transfer-config "
+        """'{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'"""
+    )
+    assert (
+        _fill_command("vllm serve MODEL   # without --kv-transfer-config", life)
+        == "vllm serve /m --tensor-parallel-size 8   # without --kv-transfer-config"
+    )
+    assert _fill_command("lifesign guard -- vllm serve MODEL ...", life) == "lifesign guard -- vllm serve /m ..."

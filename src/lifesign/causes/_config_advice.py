@@ -27,7 +27,7 @@ JSON_QUOTES = Remedy(
     why=T(
         "The shell, YAML and Windows eat quotes in different ways.", "shell、YAML 和 Windows 处理引号的方式各不相同。"
     ),
-    command='vllm serve MODEL --compilation-config \'{"cudagraph_mode": "NONE"}\'',
+    command='vllm serve MODEL ... --compilation-config \'{"cudagraph_mode": "NONE"}\'',
 )
 READ_MESSAGE = Remedy(
     slug="change-the-named-setting",

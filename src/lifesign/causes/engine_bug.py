@@ -47,7 +47,7 @@ FEATURE_OFF = Remedy(
         "Speculative decoding (MTP), prefix caching, async scheduling, a special --kv-cache-dtype or --block-size: the one that makes the error go away is where the bug is.",
         "投机解码（MTP）、前缀缓存、异步调度、特殊的 --kv-cache-dtype 或 --block-size：关掉哪个不再出错，bug 就在哪里。",
     ),
-    command="vllm serve MODEL --no-enable-prefix-caching   # then without --speculative-config, without --kv-cache-dtype ...",
+    command="vllm serve MODEL ... --no-enable-prefix-caching   # then without --speculative-config, without --kv-cache-dtype ...",
 )
 SGLANG_VERSION = Remedy(
     slug="sglang-newer-version",

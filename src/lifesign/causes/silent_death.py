@@ -189,7 +189,7 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
     """Adds who died, with which status, and the crashed library; an NCCL stack brings NCCL's remedies with it."""
     text = finding.event.text
     finding.values.setdefault("status", status_of(text))
-    who = re.search(r"(?:Worker proc|RayWorkerProc|Worker) ([\w=./-]{1,60})", text[:4000])
+    who = re.search(r"(?:Worker proc|RayWorkerProc|Worker) ([\w=./\[\]-]{1,60})", text[:4000])
     finding.values["who"] = who[1].rstrip(",") if who else "A worker"
     finding.values["who_zh"] = who[1].rstrip(",") if who else "某个 worker"
     if finding.subtype == "worker-died-no-trace" and _was_asked(finding, life):
@@ -303,7 +303,7 @@ CAUSE = Cause(
         Signature(
             "worker-died-no-trace",
             any=_WORKER,
-            regex=r"(?:Worker proc|RayWorkerProc|Worker) [\w=./-]{1,60}(?: pid \d{1,9})? died",
+            regex=r"(?:Worker proc|RayWorkerProc|Worker) [\w=./\[\]-]{1,60}(?: pid \d{1,9})? died",
             kinds=("death", "log", "plain"),
             strength=TRACE,
             certainty="supported",

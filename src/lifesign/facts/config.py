@@ -6,10 +6,11 @@ import ast
 import re
 
 from lifesign.facts.model import Event, Life
+from lifesign.facts.reprs import read_repr
 
 _VERSION = re.compile(
     r"(?:Initializing an? (?:V[01] )?LLM engine \(v|vLLM API server version |LLM engine version |[█▀▄ ]{3,40}version |vLLM Version *: ?|"
-    r"\bvllm==|\bvllm-|vllm/vllm-openai:v|vllm-ascend:v|vLLM version: |\bvllm +|vllm_version[=: '\"]{1,4})v?(\d{1,2}\.\d{1,3}(?:\.\d{1,3})?(?:\.?(?:post|dev|rc|a|b)\d{1,6}){0,3}(?:\+[\w.]{1,40})?)"
+    r"\bvllm==|\bvllm-|vllm/vllm-openai:v|vllm-ascend:v|vLLM version: |\bvllm +|vllm_version[=: '\"]{1,4})v?(\d{1,2}\.\d{1,3}(?:\.\d{1,3}){0,2}(?:\.?(?:post|dev|rc|a|b)\d{1,6}){0,3}(?:\+[\w.]{1,40})?)"
 )
 _PAIR = re.compile(r"\b([a-z_]{2,40})=('[^']{0,400}'|\"[^\"]{0,400}\"|[\w.+\-/]{1,200})")
 _CONFIG_KEYS = {
@@ -169,12 +170,14 @@ def _learn_config(event: Event, life: Life) -> None:
     if "non-default args: {" in text:
         start = text.index("{")
         end = text.rfind("}")
+        parsed: object
         try:
-            parsed = ast.literal_eval(text[start : end + 1])
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            parsed = {}
+            parsed = read_repr(text[start : end + 1])
+        except (ValueError, TypeError):  # TypeError: a key that can't be one
+            found: dict[str, object] = {}
+            parsed = found
             for match in re.finditer(r"'([a-z_]{2,40})': ('[^']{0,300}'|[\w.+\-]{1,60})", text[:4000]):
-                parsed[match[1]] = _value(match[2])
+                found[match[1]] = _value(match[2])
         if isinstance(parsed, dict):
             life.user_args = {str(key): value for key, value in parsed.items()}
             life.config.update(life.user_args)

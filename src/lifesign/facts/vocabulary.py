@@ -29,7 +29,7 @@ DEATHS = (
     Mark("Engine background task failed", "death", "core-fatal"),
     Mark("Task finished unexpectedly. This should never happen", "death", "engine-dead"),
     Mark("MQLLMEngine is already dead", "death", "engine-dead"),
-    Mark("terminating server process", "death", "engine-dead", "dead"),
+    Mark("terminating server process", "death", "engine-dead"),
     Mark("EngineCore encountered a fatal error", "death", "core-fatal"),
     Mark("EngineCore hit an exception", "death", "core-fatal"),
     Mark("EngineCore failed to start", "death", "core-failed-to-start"),

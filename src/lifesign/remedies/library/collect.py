@@ -150,7 +150,7 @@ COMPUTE_SANITIZER = Remedy(
     kind="check",
     title=T("let compute-sanitizer name the bad access", "用 compute-sanitizer 找出越界访问"),
     why=T("It stops at the first wrong access and names the kernel.", "它会停在第一次非法访问处并指出内核。"),
-    command="compute-sanitizer --tool memcheck --target-processes all vllm serve MODEL --enforce-eager --max-model-len 2048",
+    command="compute-sanitizer --tool memcheck --target-processes all vllm serve MODEL ... --enforce-eager --max-model-len 2048",
     cost=T("a hundred times slower", "慢上百倍"),
     source="NVIDIA docs: compute-sanitizer",
 )

@@ -103,5 +103,5 @@ SUPERVISE = Remedy(
         "guard keeps the evidence of the next death and restarts with sense.",
         "guard 会保留下一次死亡的现场，并合理重启。",
     ),
-    command="lifesign guard --state-dir ./lifesign -- vllm serve MODEL",
+    command="lifesign guard --state-dir ./lifesign -- vllm serve MODEL ...",
 )
