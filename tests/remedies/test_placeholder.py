@@ -18,20 +18,14 @@ def test_only_the_word_is_filled() -> None:
     assert _fill_command("vllm serve MODEL", Life()) == "vllm serve MODEL"
 
 
-def test_a_sketch_becomes_the_readers_own_line() -> None:
-    life = Life(version="0.21.0", model="/m")
-    life.user_args = {
-        "model_tag": "/m",
-        "tensor_parallel_size": 8,
-        "kv_transfer_config": {"kv_connector": "NixlConnector", "kv_role": "kv_both"},
-    }
+def test_a_sketch_of_a_start_says_that_it_is_one() -> None:
+    """`vllm serve /m` alone would lose the tensor-parallel size and fail for another reason."""
+    from lifesign.remedies import library
+
+    for remedy in library.ALL:
+        if remedy.command and "vllm serve MODEL" in remedy.command:
+            assert "vllm serve MODEL ..." in remedy.command, remedy.slug
     assert (
-        _fill_command("env -u LD_LIBRARY_PATH vllm serve MODEL", life)
-        == "env -u LD_LIBRARY_PATH vllm serve /m --tensor-parallel-size 8 --kv-transfer-config "
-        """'{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'"""
+        _fill_command("lifesign guard -- vllm serve MODEL ...", Life(model="/m"))
+        == "lifesign guard -- vllm serve /m ..."
     )
-    assert (
-        _fill_command("vllm serve MODEL   # without --kv-transfer-config", life)
-        == "vllm serve /m --tensor-parallel-size 8   # without --kv-transfer-config"
-    )
-    assert _fill_command("lifesign guard -- vllm serve MODEL ...", life) == "lifesign guard -- vllm serve /m ..."

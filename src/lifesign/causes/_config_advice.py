@@ -234,4 +234,4 @@ BAD_ENV = (UNSET_VARIABLE,)
 def for_variable(name: str) -> tuple[Remedy, ...]:
     """The advice for one named environment variable."""
     named = replace(UNSET_VARIABLE, title=T(f"correct or unset {name}", f"修正或清除 {name}"), command=f"unset {name}")
-    return (named, replace(LINT, command=f"lifesign lint -- {name}=VALUE vllm serve MODEL"))
+    return (named, replace(LINT, command=f"lifesign lint -- {name}=VALUE vllm serve MODEL ..."))

@@ -74,7 +74,7 @@ NO_OFFLOAD = Remedy(
         "Take --kv-offloading-size / the OffloadingConnector off: if the engine then lives, the offloading connector is at fault.",
         "去掉 --kv-offloading-size 或 OffloadingConnector；这样能活，就是卸载 connector 的问题。",
     ),
-    command="vllm serve MODEL   # without --kv-offloading-size and --kv-transfer-config",
+    command="vllm serve MODEL ...   # yours, without --kv-offloading-size and --kv-transfer-config",
     cost=T("a smaller prefix cache", "前缀缓存变小"),
 )
 PLUGIN_LIMITS = Remedy(

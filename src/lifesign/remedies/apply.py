@@ -73,7 +73,7 @@ def render(
             title=title,
             why=why,
             cost=remedy.cost,
-            command=_fill_command(remedy.command or "", life, known),
+            command=_fill_command(remedy.command or "", life),
             source=remedy.source,
         )
     basis = known.basis(life.version)
@@ -282,23 +282,8 @@ def _same_number(current: object, value: str) -> bool:
 _PLACEHOLDER = re.compile(r"(?<![\w/])MODEL(?![\w-])")
 
 
-_WITHOUT = re.compile(r"# without (--[a-z-]{1,60}(?: (?:and|or) --[a-z-]{1,60}){0,4})")
-
-
-def _fill_command(command: str, life: Life, catalog: Catalog | None = None) -> str:
-    """A command with the reader's own start in it, else with the log's own model, shell-quoted, where they are known.
-
-    A sketch like `vllm serve MODEL   # without --x` becomes their whole line less that option: a line that loses the
-    tensor-parallel size would fail for another reason.
-    """
-    from lifesign.remedies.command import own_command
-
-    # `vllm serve MODEL ...` says itself that the rest is the reader's.
-    if "vllm serve MODEL" in command and "MODEL ..." not in command:
-        dropped = _WITHOUT.search(command)
-        own = own_command(life, catalog, re.findall(r"--[a-z-]+", dropped[1]) if dropped else ())
-        if own:
-            command = command.replace("vllm serve MODEL", own)
+def _fill_command(command: str, life: Life) -> str:
+    """A command with the log's own model in it, shell-quoted, where it is known."""
     if not life.model:
         return command
     model = shlex.quote(life.model)

@@ -92,20 +92,6 @@ def corrected_command(
     return CorrectedCommand(line.text(), tuple(changes), basis, tuple(left_out))
 
 
-def own_command(life: Life, catalog: Catalog | None = None, without: Sequence[str] = ()) -> str:
-    """The life's own start, from `vllm` on and without its variables, less the options in `without`; empty if unknown."""
-    known = catalog or catalogs.load()
-    release = known.basis(life.version).release
-    line, basis, _ = _start(life, known, release)
-    if basis == "none":
-        return ""
-    line.env = {}
-    unwanted = {normal(name) for name in without}
-    line.options = [(name, values) for name, values in line.options if normal(name.partition(".")[0]) not in unwanted]
-    text = line.text()
-    return text if text.startswith("vllm serve ") else ""
-
-
 def _start(life: Life, catalog: Catalog, release: str) -> tuple[_Line, str, list[str]]:
     if life.command:
         line = _parse(life.command, catalog, release)

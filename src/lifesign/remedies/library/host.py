@@ -232,7 +232,7 @@ UNSET_LD_LIBRARY_PATH = Remedy(
         "Foreign CUDA libraries stand before those that torch brings along.",
         "外来的 CUDA 库排在了 torch 自带的库前面。",
     ),
-    command="env -u LD_LIBRARY_PATH vllm serve MODEL",
+    command="env -u LD_LIBRARY_PATH vllm serve MODEL ...",
 )
 
 CPU_BUILD = Remedy(

@@ -236,7 +236,7 @@ DROP_SPECULATIVE = Remedy(
         "Take --speculative-config off: if the error goes, the draft model or MTP is at fault.",
         "去掉 --speculative-config：错误消失就说明问题在草稿模型或 MTP。",
     ),
-    command="vllm serve MODEL   # without --speculative-config",
+    command="vllm serve MODEL ...   # yours, without --speculative-config",
     cost=T("slower decoding", "解码变慢"),
 )
 
@@ -248,7 +248,7 @@ DROP_KV_CONNECTOR = Remedy(
         "Take --kv-transfer-config off: if the error goes, the connector (LMCache, NIXL, Mooncake ...) or its version is at fault; upgrade it together with vLLM.",
         "去掉 --kv-transfer-config：错误消失就说明问题在 connector（LMCache、NIXL、Mooncake 等）或其版本；请与 vLLM 一起升级。",
     ),
-    command="vllm serve MODEL   # without --kv-transfer-config",
+    command="vllm serve MODEL ...   # yours, without --kv-transfer-config",
 )
 
 MATCH_PREFILL_DECODE = Remedy(
