@@ -17,6 +17,7 @@ from lifesign.remedies import catalog as catalogs
 from lifesign.remedies import overlay, versions
 from lifesign.remedies.catalog import Basis, Catalog
 from lifesign.remedies.model import Form, Kind, Remedy
+from lifesign.remedies.platforms import for_platform
 from lifesign.text import T
 
 if TYPE_CHECKING:
@@ -73,13 +74,13 @@ def render(
             title=title,
             why=why,
             cost=remedy.cost,
-            command=_fill_command(remedy.command or "", life),
+            command=for_platform(_fill_command(remedy.command or "", life), life),
             source=remedy.source,
         )
     basis = known.basis(life.version)
     form = choose(remedy, basis, known)
     if form is None:
-        return _not_yet(remedy, basis, known, title, why)
+        return _not_yet(remedy, basis, known, title, why, life)
     computed = remedy.value(life) if remedy.value is not None else None
     if remedy.value is not None and computed is None:
         return None
@@ -227,7 +228,7 @@ def _span(form: Form, catalog: Catalog) -> str:
     return f"{low}+" if high == catalog.newest else f"{low} - {high}"
 
 
-def _not_yet(remedy: Remedy, basis: Basis, catalog: Catalog, title: T, why: T) -> RenderedRemedy | None:
+def _not_yet(remedy: Remedy, basis: Basis, catalog: Catalog, title: T, why: T, life: Life) -> RenderedRemedy | None:
     """What to say where no form exists: the release that brings one; None when the knob has gone for good."""
     here = catalog.releases.index(basis.release)
     for release in catalog.releases[here + 1 :]:
@@ -241,7 +242,7 @@ def _not_yet(remedy: Remedy, basis: Basis, catalog: Catalog, title: T, why: T) -
             title=title,
             why=why,
             cost=remedy.cost,
-            command=f"pip install -U {shlex.quote(f'vllm>={release}')}",
+            command=for_platform(f"pip install -U {shlex.quote(f'vllm>={release}')}", life),
             note=T(
                 f"vLLM {basis.version or basis.release} has no setting for this; {name} exists from {release}",
                 f"vLLM {basis.version or basis.release} 没有相应的设置；{release} 起可用 {name}",
