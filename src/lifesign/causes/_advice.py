@@ -349,3 +349,14 @@ UNPINNED_ATTENTION = replace(
     ),
     why=T("FLASH_ATTN needs none of these buffers.", "FLASH_ATTN 不需要这些缓冲区。"),
 )
+
+DISCRETE_DEVICE = Remedy(
+    slug="device-that-reports-memory",
+    kind="check",
+    title=T("use a device whose driver reports its free memory", "换用驱动能报告剩余显存的设备"),
+    why=T(
+        "Choose a discrete card, update driver and compute runtime, or run vLLM's CPU build on this machine.",
+        "选独立显卡，更新驱动和计算运行时，或在这台机器上用 vLLM 的 CPU 版本。",
+    ),
+    command="ONEAPI_DEVICE_SELECTOR=level_zero:0 python -c 'import torch; print(torch.xpu.get_device_properties(0)); torch.xpu.mem_get_info()'",
+)

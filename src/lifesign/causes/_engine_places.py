@@ -331,7 +331,7 @@ def asks_grammar(event: Event) -> bool:
 
 
 def counts_external_tokens(event: Event, life: Life) -> bool:
-    """Whether the scheduler failed at arithmetic that a connector feeds: tokens that it promised to bring (LMCache#2327)."""
+    """Whether the scheduler failed at arithmetic that a connector feeds: tokens that it promised to bring (LMCache#2158)."""
     exc = event.exc
     if exc is None or not exc.frames or exc.short_type not in ("AssertionError", "ValueError"):
         return False

@@ -212,3 +212,35 @@ METADATA = Remedy(
     ),
     command="python -c \"import vllm, importlib.metadata as m; print(vllm.__file__); print([d.name for d in m.distributions() if 'vllm' in d.name.lower()])\"",
 )
+
+SAME_RAY = Remedy(
+    slug="same-python-and-ray",
+    kind="check",
+    title=T("the same Python and Ray on every node", "所有节点用同一版本的 Python 和 Ray"),
+    why=T(
+        "Start the head and the workers from the same image or environment; an interpreter that comes first in PATH on one node is enough to differ.",
+        "head 和 worker 用同一个镜像或环境启动；某个节点的 PATH 里先找到了另一个解释器，就会不一致。",
+    ),
+    command="which -a python ray; python -V; ray --version   # on every node; then ray stop, and start head and workers again",
+)
+
+FRESH_AITER = Remedy(
+    slug="fresh-aiter-modules",
+    kind="command",
+    title=T("let AITER build its modules anew", "让 AITER 重新编译它的模块"),
+    why=T(
+        "The module that can't be loaded was compiled on this machine, for another version of AITER's own libraries.",
+        "加载失败的模块是在这台机器上现场编译的，对应的 AITER 库版本已经变了。",
+    ),
+    command="rm -rf ~/.aiter/jit",
+)
+SOURCE_NNAL = Remedy(
+    slug="source-nnal",
+    kind="command",
+    title=T("install Ascend's NNAL package and source its settings", "安装昇腾 NNAL 并加载它的环境"),
+    why=T(
+        "libatb.so comes with NNAL, which is installed beside CANN and must be sourced in the shell (or image) that starts vLLM.",
+        "libatb.so 来自 NNAL：它和 CANN 分开安装，并且要在启动 vLLM 的 shell（或镜像）里 source。",
+    ),
+    command="source /usr/local/Ascend/nnal/atb/set_env.sh   # then start vLLM in this shell",
+)

@@ -196,3 +196,14 @@ MOVE_CACHE = Remedy(
     why=T("Downloads and xet chunks all go below HF_HOME.", "下载和 xet 分块都在 HF_HOME 下面。"),
     forms=(Form("HF_HOME", "/data/hf"),),
 )
+
+WHO_HOLDS_DEVICE = Remedy(
+    slug="who-holds-the-device",
+    kind="check",
+    title=T("find the process that holds the device", "找出占用设备的进程"),
+    why=T(
+        "End that process, or wait for the other job; then start again.",
+        "结束那个进程，或等别的任务跑完，再重新启动。",
+    ),
+    command="sudo lsof /dev/vfio/* 2>/dev/null || sudo fuser -v /dev/vfio/*",
+)

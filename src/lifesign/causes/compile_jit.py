@@ -199,6 +199,9 @@ SIGNATURES = (
     ),
     Signature("jit-build", all=("[aiter]", "build", "failed"), when=reading.is_loud),
     Signature(
+        "jit-build", any=("/jit/kernel_runtime.hpp", "/jit/compiler.hpp", "NVCC compilation failed"), none=DEVICE_TEXTS
+    ),
+    Signature(
         "jit-build",
         frames=("deep_gemm/jit/", "tilelang/", "/tvm/", "aiter/jit/"),
         types=("RuntimeError", "CalledProcessError", "InternalError", "AssertionError"),
@@ -330,7 +333,7 @@ SUBTYPES = {
             "nvcc 或 ptxas（Triton 自带的，或旧工具包里的）比 GPU 或要编译的代码更旧。",
         ),
         (graphs.TRITON_PTXAS, advice.NEWER_TOOLKIT, collect.UPGRADE_VLLM),
-        ("flashinfer#1532",),
+        ("flashinfer#1657",),
     ),
     "host-compiler-headers": Subtype(
         T("The C compiler or its headers are missing", "缺少 C 编译器或头文件"),

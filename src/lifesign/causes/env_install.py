@@ -8,9 +8,11 @@ above it was truncated), a cuBLAS status (foreign libraries on LD_LIBRARY_PATH).
 from __future__ import annotations
 
 from lifesign.causes import _env_advice as advice
+from lifesign.causes import _env_reading as reading_env
 from lifesign.causes import _reading as reading
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life, Phase
+from lifesign.remedies.library import graphs
 from lifesign.text import T
 
 CONNECTORS = ("nixl", "lmcache", "mooncake", "Mooncake", "LMCache", "NIXL")
@@ -100,6 +102,12 @@ def _refine(finding: Finding, life: Life) -> Finding | None:
             "vLLM inspects model classes in a helper process; that process could not import a module, and so the model itself looks unsupported.",
             "vLLM 用一个辅助进程检查模型类；该进程有模块导入失败，于是看起来像是模型不受支持。",
         )
+    if finding.subtype == "import-error":
+        reading_env.name_the_package(finding, SUBTYPES["import-error"].remedies)
+    if finding.subtype == "torch-abi" and ".aiter/jit" in text:
+        finding.remedies = (advice.FRESH_AITER, graphs.NO_AITER)
+    if finding.subtype == "ray-version-mismatch":
+        reading_env.name_the_versions(finding)
     if finding.subtype == "device-type" and (life.platform == "cpu" or "Device string must not be empty" in text):
         finding.remedies = (advice.CPU_BUILD, *advice.DEVICE_TYPE)
     if finding.subtype == "ld-library-path":
@@ -195,6 +203,14 @@ SUBTYPES = {
         ),
         (advice.PATCHED_VLLM, advice.FRAMEWORK_VERSION),
     ),
+    "ray-version-mismatch": Subtype(
+        T("The nodes of the Ray cluster run different versions", "Ray 集群各节点的版本不一致"),
+        T(
+            "Ray refuses to join a cluster that was started with another Python or Ray{versions}. Every node needs the same of both, down to Python's minor version.",
+            "Ray 拒绝加入由另一个 Python 或 Ray 版本启动的集群{versions}。所有节点的 Python（到次版本号）和 Ray 必须一致。",
+        ),
+        (advice.SAME_RAY,),
+    ),
     "dist-metadata-missing": Subtype(
         T("vLLM is importable, but its package metadata is missing", "vLLM 能导入，但缺少包元数据"),
         T(
@@ -206,6 +222,7 @@ SUBTYPES = {
 }
 
 SIGNATURES = (
+    Signature("ray-version-mismatch", any=("Version mismatch: The cluster was started with",)),
     Signature("fabric-manager", any=("Error 802", "system not yet initialized", "cudaErrorSystemNotReady")),
     Signature(
         "driver-mismatch",

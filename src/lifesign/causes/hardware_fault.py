@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from lifesign.causes._reading import explain
+from lifesign.causes._reading import cite, explain, is_loud
 from lifesign.causes._xid import BOARD_XIDS, ECC_XIDS, PROOF_XIDS, SOFT_XIDS, xid_of
 from lifesign.causes.model import DECISIVE, SYMPTOM, TRACE, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life
@@ -111,6 +111,14 @@ SUBTYPES = {
         ),
         (XID_TABLE, GPU_STATE),
     ),
+    "device-lost": Subtype(
+        T("The device stopped answering its driver", "设备不再应答驱动"),
+        T(
+            "The driver lost contact with the device; what the engine reports afterwards only follows. Firmware, power, heat, the bus or the card itself: the kernel log and the device's own log tell.",
+            "驱动与设备失去联系，之后引擎报的错都是后果。固件、供电、过热、总线或卡本身都有可能：看内核日志和设备自己的日志。",
+        ),
+        (RESET, GPU_STATE, DRIVER),
+    ),
     "driver-hang": Subtype(
         T("A process hangs inside the GPU driver", "进程卡死在 GPU 驱动里"),
         T(
@@ -144,6 +152,8 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
     """Reads the Xid number and weighs it: memory, board, or mostly software (context only)."""
     if finding.subtype == "driver-hang" and life.mentions(*_DRIVER_FRAMES) is not None:
         finding.certainty = "established"
+    if finding.subtype == "device-lost":
+        return cite(finding, "lost heartbeat")
     text = finding.event.text[:4000]
     finding.values["what"] = text.strip().splitlines()[0][:160] if text.strip() else "?"
     number = xid_of(text)
@@ -198,6 +208,7 @@ CAUSE = Cause(
                 "Unable to determine the device handle for GPU",
             ),
         ),
+        Signature("device-lost", any=("lost heartbeat",), kinds=("exception", "wrapper", "log", "plain"), when=is_loud),
         Signature("driver-hang", any=_DRIVER_FRAMES, kinds=("kernel", "plain", "native", "log")),
         Signature(
             "driver-hang",

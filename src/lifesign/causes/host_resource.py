@@ -204,6 +204,14 @@ SUBTYPES = {
         ),
         (advice.NOFILE, advice.NOFILE_DOCKER),
     ),
+    "device-busy": Subtype(
+        T("Another process holds the accelerator", "加速卡被另一个进程占用"),
+        T(
+            "The device file could not be opened because somebody has it open already: an earlier run that was not cleaned up, or another job. One process at a time may use a TPU.",
+            "设备文件已被占用，打不开：可能是上次运行没有清理干净，或别的任务正在用。一个 TPU 同一时刻只能由一个进程使用。",
+        ),
+        (advice.WHO_HOLDS_DEVICE,),
+    ),
     "disk-full": Subtype(
         T("The disk is full", "磁盘已满"),
         T("A download, a cache or a temporary file could not be written.", "下载、缓存或临时文件写不下去。"),
@@ -364,6 +372,9 @@ SIGNATURES = (
         kinds=("exception",),
         certainty="supported",
         strength=SYMPTOM,
+    ),
+    Signature(
+        "device-busy", all=("/dev/vfio/", "Device or resource busy"), kinds=("exception", "wrapper", "log", "plain")
     ),
     Signature(
         "threads",

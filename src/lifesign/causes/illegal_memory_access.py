@@ -429,8 +429,8 @@ def _scenario(finding: Finding, life: Life, remedies: list[Remedy]) -> T | None:
         _put_first(remedies, graphs.NO_DEEP_GEMM)
         finding.values["scenario"] = "deepseek-deepgemm-warmup"
         return T(
-            "Known scenario: DeepSeek-V3 with DeepGEMM at warm-up; it is noticed in the sampler's logits.sort() (vllm#14965, vllm#30637).",
-            "已知场景：DeepSeek-V3 在预热时使用 DeepGEMM，错误常在采样器的 logits.sort() 处才被发现（vllm#14965、vllm#30637）。",
+            "Known scenario: DeepSeek-V3 with DeepGEMM at warm-up; it is noticed later, often in the sampler's logits.sort(). Switching DeepGEMM off proves it.",
+            "已知场景：DeepSeek-V3 在预热时使用 DeepGEMM，错误往往到后面、常在采样器的 logits.sort() 处才被发现。关掉 DeepGEMM 即可验证。",
         )
     if exc is not None and exc.passes("fused_moe", "modular_kernel"):
         remedies.insert(1, graphs.OTHER_MOE_BACKEND)

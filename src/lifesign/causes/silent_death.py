@@ -88,7 +88,7 @@ SUBTYPES = {
             "{who_zh} 结束了（{status}），日志里没有任何原因；这一行之后的报错都只是转述。被外部杀死（内核因内存、人、编排系统）和在原生代码里崩溃，在这里看起来一模一样。",
         ),
         _COLLECT,
-        ("vllm#54204",),
+        ("vllm#38641",),
     ),
     "core-died-no-trace": Subtype(
         T("The engine core process died and left no trace", "引擎 core 进程死了，没有留下任何痕迹"),
@@ -97,7 +97,7 @@ SUBTYPES = {
             "前端发现引擎 core 不在了（{status}）。core 自己没有写下任何错误，单凭日志说不出原因。",
         ),
         _COLLECT,
-        ("vllm#54204",),
+        ("vllm#38641",),
     ),
     "segfault-native": Subtype(
         T("A process crashed in native code (segfault)", "进程在原生代码里崩溃（段错误）"),

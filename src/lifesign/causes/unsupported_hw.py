@@ -44,6 +44,7 @@ KERNEL_TEXTS = (
 _CAPABILITY = r"(?:requires?|[Rr]equired|only supported on|only supports?|not supported (?:on|for|by)).{0,60}(?:compute capability|[Ss][Mm]_?\d{2,3}|Hopper|Blackwell|Ampere|Ada\b)"
 
 SIGNATURES = (
+    Signature("memory-query", any=("doesn't support querying the available free memory",)),
     Signature("no-kernel-image", any=IMAGE_TEXTS, when=reading.is_loud),
     # The quantisation family reads this text more closely; without it, it still means a missing kernel.
     Signature(
@@ -183,6 +184,14 @@ SUBTYPES = {
             "所需的数据类型或编译器要求更高的计算能力。",
         ),
         (advice.HALF_PRECISION, loading.NEWER_GPU_OR_QUANT, host.SUPPORTED_GPU),
+    ),
+    "memory-query": Subtype(
+        T("The device can't tell how much of its memory is free", "设备无法报告剩余显存"),
+        T(
+            "vLLM sizes the KV cache from the free memory, and this driver (mostly of an integrated GPU, which shares the host's memory) doesn't answer that question.",
+            "vLLM 按剩余显存确定 KV cache 大小，而这个驱动（多为与主机共享内存的集成显卡）不支持查询。",
+        ),
+        (advice.DISCRETE_DEVICE,),
     ),
     "uva": Subtype(
         T("The GPU can't address host memory here", "此环境下 GPU 不能直接寻址主机内存"),

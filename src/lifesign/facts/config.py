@@ -222,10 +222,15 @@ def learn_command(life: Life, command: str, *, overrides: bool = False) -> None:
 def settle(life: Life) -> None:
     """What follows from all events together: platform, world size, model from the command line."""
     counts = dict.fromkeys((name for name, _ in _PLATFORMS), 0)
+    detected = ""
     for event in life.events[:3000]:
         if event.weight in ("quoted", "foreign"):
             continue
         text = event.text if len(event.text) < 6000 else event.text[:6000]
+        if "Automatically detected platform " in text:
+            detected = text.partition("Automatically detected platform ")[2].split(".")[0].strip()
+        if "Failed to import from amdsmi" in text:
+            continue  # said on any machine without an AMD card
         for name, parts in _PLATFORMS:
             if any(part in text for part in parts):
                 counts[name] += 1
@@ -240,6 +245,8 @@ def settle(life: Life) -> None:
         life.platform = "cpu"
     elif "+rocm" in life.version:
         life.platform = "rocm"
+    elif detected in counts or detected == "cuda":
+        life.platform = detected
     else:
         name, count = max(counts.items(), key=lambda item: item[1])
         life.platform = name if count >= 2 else "cuda"

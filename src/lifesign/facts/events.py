@@ -21,6 +21,9 @@ _EXIT = re.compile(r"exit(?:ed with)? (?:code|status):? ?(-?\d{1,3}|None)|exitco
 _FOREIGN_TRACE = re.compile(r"^\s*(?:>>> |In \[\d+\]:)")
 
 
+_HEAD_CHARS = 80
+
+
 class EventMaker:
     """Turns statements into events, one stream of them in causal order. Keeps the little state that user text needs."""
 
@@ -46,7 +49,10 @@ class EventMaker:
         if event.kind in ("progress", "milestone") and not record.bare:
             self._quoting.pop(stream, None)
             return "unknown"
-        if any(part in text for part in words.QUOTED) and event.kind not in ("death",):
+        # A death line may well name a prompt at its end; a line that begins with one is somebody's text.
+        if any(part in text for part in words.QUOTED) and (
+            event.kind != "death" or any(0 <= text.find(part) < _HEAD_CHARS for part in words.QUOTED)
+        ):
             # Further lines of the same text have no header of their own.
             self._quoting[stream] = 400
             return "quoted"
@@ -56,6 +62,9 @@ class EventMaker:
             return "quoted"
         if left and not record.bare:
             self._quoting.pop(stream, None)
+        if record.bare and text.startswith("> "):
+            # A mail or a paste within a log; where the whole log is quoted like this, the reader has taken the marks off.
+            return "quoted"
         if record.bare and text.startswith(("$ ", "# ")):
             # What somebody typed is no evidence; its output is.
             return "advice"

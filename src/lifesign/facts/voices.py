@@ -195,4 +195,4 @@ def _death_agrees(life: Life, suspects: set[int]) -> bool:
     return reported and not explained
 
 
-_SYSTEM_SOURCES = ("kernel", "raylet", "gcs_server")
+_SYSTEM_SOURCES = ("kernel", "raylet", "gcs_server", "init.scope", "systemd")

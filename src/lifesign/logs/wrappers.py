@@ -38,7 +38,7 @@ _STAGE = re.compile(r"\[(?:Stage-\d+|Orchestrator|Omni)\] ?")
 _SUPERVISOR = re.compile(r" {0,2}(?:INFO|WARN|ERROR|DEBUG) {1,2}[a-z_]+(?:::[a-z_]+){0,4}: (?:VLLM: ?|\[\w+:\d+\] ?)?")
 _MODULE_LEVEL = re.compile(r"[a-z_]+(?:\.[a-z_0-9]+){1,5} - (?:INFO|WARNING|ERROR|DEBUG|CRITICAL) - ")
 # glog/klog (Triton server, kubelet): `E1209 07:55:31.933101 1 backend_model.cc:692] "text, \\n for a line break"`.
-_GLOG = re.compile(r"([IWEF])(\d\d)(\d\d) (\d\d:\d\d:\d\d)\.\d{6} {1,8}\d{1,10} ([\w.\-/]{1,80}:\d{1,6})\] ?")
+_GLOG = re.compile(r"([IWEF])(\d\d)(\d\d) (\d\d:\d\d:\d\d)\.\d{6,9} {1,8}\d{1,10} ([\w.\-/]{1,80}:\d{1,6})\] ?")
 _GLOG_LEVEL = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 # pybind11 writes a Python exception as `Type: text`, a blank line, `At:`, then one frame per line, innermost first.
 _PYBIND_FRAME = re.compile(r" {0,4}(\S{1,300})\((\d{1,7})\): (\S{1,120})")
@@ -88,12 +88,9 @@ class Unwrapper:
             unpacked = _from_json(line)
             if unpacked is not None:
                 text, tag, stamp = unpacked
-                return [
-                    Unwrapped(self._strip(part.rstrip("\r")).text, tag, stamp) for part in text.rstrip("\n").split("\n")
-                ]
-        if line[:1] in _GLOG_LEVEL and (match := _GLOG.match(line)):
-            return _from_glog(match, line[match.end() :])
-        return [self._strip(line)]
+                parts = [self._strip(part.rstrip("\r")).text for part in text.rstrip("\n").split("\n")]
+                return [one for part in parts for one in _bare(Unwrapped(part, tag, stamp))]
+        return _bare(self._strip(line))
 
     def _strip(self, line: str) -> Unwrapped:
         text, tag, stamp = self._peel(line)
@@ -121,6 +118,14 @@ class Unwrapper:
             if text == before:
                 break
         return text, tag, stamp
+
+
+def _bare(line: Unwrapped) -> list[Unwrapped]:
+    """The line itself, or what a glog line says, under any other wrapper."""
+    match = _GLOG.match(line.text) if line.text[:1] in _GLOG_LEVEL else None
+    if match is None:
+        return [line]
+    return [Unwrapped(one.text, line.tag, line.stamp) for one in _from_glog(match, line.text[match.end() :].lstrip())]
 
 
 def _from_glog(match: re.Match[str], body: str) -> list[Unwrapped]:

@@ -99,9 +99,7 @@ class KnownIssue:
         """
         if cause != self.cause or (self.subtypes and subtype not in self.subtypes):
             return False
-        if self.platforms and platform and platform not in self.platforms:
-            return False
-        if version and versions.within(version, self.since or None, self.until or None) is False:
+        if not self.may_concern(version, platform):
             return False
         searched = text[:TEXT_LIMIT].lower()
         if self.any and not any(part.lower() in searched for part in self.any):
@@ -109,6 +107,12 @@ class KnownIssue:
         if any(part.lower() in searched for part in self.none):
             return False
         return all(part.lower() in searched for part in self.all)
+
+    def may_concern(self, version: str, platform: str) -> bool:
+        """Whether release and platform don't rule the entry out; unknown ones rule out nothing."""
+        if self.platforms and platform and platform not in self.platforms:
+            return False
+        return not version or versions.within(version, self.since or None, self.until or None) is not False
 
     def specificity(self, version: str) -> int:
         """How much an agreement says: literals, platform, a version range that holds the reader's version."""

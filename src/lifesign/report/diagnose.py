@@ -144,10 +144,14 @@ def known_of(finding: Finding, life: Life, subtype: Subtype | None, lang: Lang) 
     ]
     text = "\n".join([event.text[:4000], *frames, *context])
     issues = known_issues.match(finding.cause, finding.subtype, text, life.version, life.platform, MAX_KNOWN)
-    if not issues and subtype is not None:
-        issues = known_issues.by_ref(subtype.known)[:MAX_KNOWN]
+    known = known_issues.by_ref(subtype.known) if subtype else []
+    here = [issue for issue in known if issue.may_concern(life.version, life.platform)]
+    if not issues:
+        issues = here[:MAX_KNOWN]
     shown = [KnownIssue(each.ref, _span(each.since, each.until), each.fixed_in, each.why.pick(lang)) for each in issues]
     names = {each.ref for each in shown}
+    # Of another release or platform: no use to this reader.
+    names |= {ref for issue in known if issue not in here for ref in (issue.ref, *issue.also)}
     extra = [KnownIssue(ref) for ref in (subtype.known if subtype else ()) if ref not in names]
     return shown + extra[: max(0, MAX_KNOWN - len(shown))]
 
