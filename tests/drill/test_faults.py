@@ -107,6 +107,24 @@ def test_real_types_keep_their_identity(place: Any) -> None:
     assert traceback.format_exception_only(caught.value) == ["KeyError: 'layers.0.weight_scale'\n"]
 
 
+class Fussy(Exception):
+    """Like Triton's OutOfResources: its text needs what only its constructor sets."""
+
+    def __init__(self, required: int) -> None:
+        self.required = required
+
+    def __str__(self) -> str:
+        return f"required {self.required}"
+
+
+def test_a_type_that_builds_its_own_text_prints_the_drills(place: Any) -> None:
+    place(spec(actions=[["raise", f"{__name__}:Fussy", "out of resource: shared memory"]]))
+    with pytest.raises(Fussy) as caught:
+        json.loads("{}")
+    assert str(caught.value) == "out of resource: shared memory"
+    assert traceback.format_exception_only(caught.value)[0].endswith("Fussy: out of resource: shared memory\n")
+
+
 def test_empty_text_stays_empty(place: Any) -> None:
     place(spec(actions=[["raise", "MemoryError", ""]]))
     with pytest.raises(MemoryError) as caught:

@@ -227,3 +227,24 @@ PROXY = Remedy(
     why=T("The host is openaipublic.blob.core.windows.net.", "需要访问 openaipublic.blob.core.windows.net。"),
     command="curl -sSI https://openaipublic.blob.core.windows.net | head -1",
 )
+
+SAFETENSORS_INSTEAD = Remedy(
+    slug="safetensors-instead-of-gguf",
+    kind="command",
+    title=T("serve the model's safetensors checkpoint", "改用该模型的 safetensors 权重"),
+    why=T(
+        "The original repository, or an AWQ, GPTQ or FP8 quantisation of it if memory is short.",
+        "用原始仓库；显存不够就用它的 AWQ、GPTQ 或 FP8 量化版。",
+    ),
+    command="hf download ORG/MODEL --local-dir ./model && vllm serve ./model ...",
+)
+NEWER_TRANSFORMERS = Remedy(
+    slug="newer-transformers-for-gguf",
+    kind="upgrade",
+    title=T("a newer transformers or GGUF plug-in", "更新 transformers 或 GGUF 插件"),
+    why=T(
+        "Support for an architecture's GGUF files comes with a release of the reader; look into its list of supported ones first.",
+        "对某种架构 GGUF 的支持随读取库的版本增加；先查它的支持列表。",
+    ),
+    command="pip install -U transformers gguf",
+)

@@ -330,6 +330,7 @@ SIGNATURES = (
             "is not supported by ROCm for now",
         ),
     ),
+    Signature("gguf-arch", any=("GGUF model with architecture",)),
     Signature("unsupported-arch", all=("Model architectures [", "are not supported"), when=_not_inspected),
     Signature(
         "config-or-code",

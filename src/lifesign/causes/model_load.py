@@ -145,6 +145,14 @@ SUBTYPES = {
         ),
         (advice.ARCH_SUPPORTED, advice.VLLM_NEWER, advice.MODEL_IMPL),
     ),
+    "gguf-arch": Subtype(
+        T("GGUF files of this architecture can't be read yet", "还不支持读取这种架构的 GGUF 文件"),
+        T(
+            "The reader of GGUF files (in transformers, or vLLM's GGUF plug-in) has no mapping for this architecture, whatever vLLM can do with the model's own format.",
+            "GGUF 的读取代码（transformers 或 vLLM 的 GGUF 插件）里没有这种架构的映射；模型的原始格式 vLLM 未必不支持。",
+        ),
+        (advice.SAFETENSORS_INSTEAD, advice.NEWER_TRANSFORMERS, advice.VLLM_NEWER),
+    ),
     "weights-mismatch": Subtype(
         T("The weights don't fit the model's configuration", "权重与模型配置对不上"),
         T(

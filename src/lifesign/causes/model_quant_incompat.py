@@ -171,7 +171,13 @@ def _loading(event: Event, life: Life) -> bool:
 
 
 _SHARD = re.compile(
-    r"(?:in|out)put_(?:size_per_partition|partition_size) ?= ?(\d{1,7}) is not divisible by [a-z_ ]{1,40}= ?(\d{1,5})"
+    r"(?:(?:in|out)put_(?:size_per_partition|partition_size) ?|(?:in|out)put_size of [\w' ]{1,60}weight )= ?(\d{1,7}) is not divisible by [a-z_ ]{1,40}= ?(\d{1,5})"
+)
+
+
+_NO_SPLIT = T(
+    "The whole layer has {whole} columns, which is no multiple of {unit} either: no number of GPUs fits. A later release may pad such layers; else the checkpoint must be quantised otherwise.",
+    "整层共有 {whole} 列，本身就不是 {unit} 的倍数：换任何 GPU 数都不行。新版本可能会补齐这种层；否则只能换一种量化。",
 )
 
 
@@ -190,6 +196,9 @@ def _split_advice(finding: Finding, life: Life) -> tuple[Remedy, ...]:
             shard = whole // fitting
             how = f"{match[1]} x {ranks} = {whole}; {whole} / {fitting} = {shard} = {shard // unit} x {unit}"
             remedies = [reading.with_value(FEWER_RANKS, str(fitting), T(how, how), event.line)]
+        if whole % unit:
+            # Not even one GPU holds whole groups: no way of splitting helps.
+            return (replace(NEWER_FOR_CHECKPOINT, why=_NO_SPLIT.fill(whole=whole, unit=unit)), REQUANTISE)
     name = f"{life.model} {life.config.get('quantization', '')}".lower()
     mixture = "moe" in text.lower() or "expert" in text.lower() or (event.exc is not None and event.exc.passes("moe"))
     remedies.append(PIPELINE_INSTEAD)

@@ -186,6 +186,16 @@ def _asked_before(event: Event, life: Life) -> bool:
     return life.before(event, *_ASKED) is not None or life.before(event, *_EARLIER_DEATH) is not None
 
 
+def _server_stopped_too(event: Event, life: Life) -> bool:
+    """Whether the API server began to shut down before anything failed: then the signal went to all processes."""
+    for other in life.events[event.index + 1 :]:
+        if other.kind in ("exception", "wrapper", "death"):
+            return False
+        if other.name in ("uvicorn-shutdown", "uvicorn-done"):
+            return True
+    return False
+
+
 def _signals(life: Life) -> Iterable[Finding]:
     """The first signal to the engine core that nobody in this log asked for."""
     event = next((e for e in life.events if e.has(*_CORE_SIGNAL) and e.weight not in ("quoted", "foreign")), None)
@@ -199,7 +209,7 @@ def _signals(life: Life) -> Iterable[Finding]:
         )
         yield finding
         return
-    if sent is None and not _asked_before(event, life):
+    if sent is None and not _asked_before(event, life) and not _server_stopped_too(event, life):
         yield Finding("process-lifecycle", "external-sigterm", event, certainty="established", strength=DECISIVE)
 
 

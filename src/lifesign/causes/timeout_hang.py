@@ -78,6 +78,8 @@ def _limit(life: Life, event: Event | None = None) -> T:
 
 def _lived_s(life: Life, event: Event) -> float | None:
     """Seconds from the first line of the process that timed out to the time-out; None without times of its own clock."""
+    if not any(e.process == event.process and "LLM engine (v" in e.text and e.kind == "milestone" for e in life.events):
+        return None  # an excerpt: its first line is not the process's first
     own = [e.time_s for e in life.events if e.process == event.process and e.time_s is not None and e.head_stamp]
     if event.time_s is None or not event.head_stamp or not own:
         return None

@@ -159,11 +159,19 @@ def _make_exception(type_name: str, text: str) -> BaseException:
     error = _bare(kind)
     # Some types (Triton's OutOfResources) build their text from other arguments; what counts is what gets printed.
     error.args = (text,) if text else ()
-    if str(error) != text and not isinstance(error, KeyError):
+    if _shown(error) != text and not isinstance(error, KeyError):
         shown = type(name, (kind,), {"__module__": kind.__module__, "__str__": lambda self: text})
         error = _bare(shown)
         error.args = (text,)
     return error
+
+
+def _shown(error: BaseException) -> str | None:
+    """What the exception would print; None when it can't, for want of what its constructor would have set."""
+    try:
+        return str(error)
+    except Exception:
+        return None
 
 
 def _bare(kind: Any) -> BaseException:
