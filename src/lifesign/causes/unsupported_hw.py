@@ -44,6 +44,9 @@ KERNEL_TEXTS = (
 _CAPABILITY = r"(?:requires?|[Rr]equired|only supported on|only supports?|not supported (?:on|for|by)).{0,60}(?:compute capability|[Ss][Mm]_?\d{2,3}|Hopper|Blackwell|Ampere|Ada\b)"
 
 SIGNATURES = (
+    Signature(
+        "flashinfer-arch", any=("FlashInfer requires GPUs with sm75",), regex=r"(?:Error: |^)FlashInfer requires"
+    ),
     Signature("memory-query", any=("doesn't support querying the available free memory",)),
     Signature("no-kernel-image", any=IMAGE_TEXTS, when=reading.is_loud),
     # The quantisation family reads this text more closely; without it, it still means a missing kernel.
@@ -184,6 +187,17 @@ SUBTYPES = {
             "所需的数据类型或编译器要求更高的计算能力。",
         ),
         (advice.HALF_PRECISION, loading.NEWER_GPU_OR_QUANT, host.SUPPORTED_GPU),
+    ),
+    "flashinfer-arch": Subtype(
+        T(
+            "FlashInfer finds no architecture that card and CUDA toolkit both know",
+            "FlashInfer 找不到显卡和 CUDA 工具包都认识的架构",
+        ),
+        T(
+            "FlashInfer compiles for the cards that it finds and the installed nvcc can build for; none is left. On a new card the toolkit is too old (RTX 50xx needs CUDA 12.8 or 12.9), on one older than Turing nothing helps.",
+            "FlashInfer 只为检测到的、且本机 nvcc 能编译的架构编译，结果一个都不剩。新卡多半是工具包太旧（RTX 50xx 需要 CUDA 12.8 或 12.9）；比 Turing 更早的卡则无解。",
+        ),
+        (graphs.INSTALL_NVCC, graphs.NO_FLASHINFER_SAMPLER, collect.UPGRADE_VLLM),
     ),
     "memory-query": Subtype(
         T("The device can't tell how much of its memory is free", "设备无法报告剩余显存"),

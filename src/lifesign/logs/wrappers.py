@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from datetime import datetime, timezone
 from typing import NamedTuple
 
 PROCESS_NAMES = (
@@ -214,6 +215,15 @@ _TIME_KEYS = ("time", "timestamp", "ts", "@timestamp", "asctime", "__REALTIME_TI
 _TAG_KEYS = ("container_name", "CONTAINER_NAME", "container", "_SYSTEMD_UNIT", "SYSLOG_IDENTIFIER", "pod")
 
 
+def _iso(stamp: str) -> str:
+    """A count of seconds, milli-, micro- or nanoseconds since 1970 as an ISO time in UTC; anything else as it is."""
+    whole = stamp.partition(".")[0]
+    if not whole.isdigit() or len(whole) not in (10, 13, 16, 19):
+        return stamp
+    moment = datetime.fromtimestamp(int(whole[:10]), timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def _from_json(line: str) -> tuple[str, str, str] | None:
     """Text, tag and time of a JSON log line (docker, journald export, structured loggers), or None."""
     try:
@@ -236,7 +246,7 @@ def _from_json(line: str) -> tuple[str, str, str] | None:
     for key in ("exc_info", "stack_info", "exception", "traceback"):
         if isinstance(item.get(key), str):
             text = f"{text}\n{item[key]}"
-    stamp = next((str(item[key]) for key in _TIME_KEYS if key in item), "")
+    stamp = _iso(next((str(item[key]) for key in _TIME_KEYS if key in item), ""))
     tag = next((str(item[key]) for key in _TAG_KEYS if key in item), "")
     if level and "log" not in item and level.upper() in ("ERROR", "WARNING", "CRITICAL", "INFO", "DEBUG"):
         where = next((str(item[key]) for key in ("filename", "fileinfo", "module") if key in item), "json")
