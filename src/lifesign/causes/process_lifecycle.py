@@ -169,13 +169,27 @@ SUBTYPES = {
 }
 
 
-def _fill(finding: Finding, _life: Life) -> Finding | None:
+_PROBE_DID_IT = T(
+    "The kubelet stopped the engine because its probe failed. While a model loads, /health doesn't answer yet: the probe must allow for the slowest load; while it serves, for the slowest answer.",
+    "探针失败，kubelet 把引擎停掉了。加载模型期间 /health 还不会应答：探针要等得起最慢的一次加载；服务期间要等得起最慢的一次应答。",
+)
+
+
+def _fill(finding: Finding, life: Life) -> Finding | None:
     """Names the process and the signal; cites the sentence of Python's multi-line bootstrap error."""
     text = finding.event.text[:4000]
     signal = re.search(r"SIG[A-Z]{3,5}", text)
     finding.values.setdefault("signal", signal[0] if signal else "SIGTERM")
     finding.values["who"] = finding.event.process.name or "The server"
     finding.values["who_zh"] = finding.event.process.name or "服务"
+    probe = life.mentions(*_PROBES) if finding.subtype == "external-sigterm" else None
+    if probe is not None:
+        finding.remedies = (lib.PROBE_PATIENCE, lib.FASTER_STORAGE)
+        finding.why = _PROBE_DID_IT
+        if probe is not finding.event:
+            finding.evidence.append(
+                Evidence(probe, "confirmation", T("the kubelet says who sent the signal", "kubelet 说明了信号是谁发的"))
+            )
     if finding.subtype == "spawn-no-main-guard":
         return cite(finding, "An attempt has been made to start a new process")
     return finding
