@@ -360,3 +360,14 @@ DISCRETE_DEVICE = Remedy(
     ),
     command="ONEAPI_DEVICE_SELECTOR=level_zero:0 python -c 'import torch; print(torch.xpu.get_device_properties(0)); torch.xpu.mem_get_info()'",
 )
+
+ROCM_ARCH = Remedy(
+    slug="rocm-arch",
+    kind="check",
+    title=T("a build for this gfx architecture", "换成支持这个 gfx 架构的构建"),
+    why=T(
+        "Compare the card's gfx name with the list that torch was built for, and with those of vLLM's and AITER's kernels; take an image of the ROCm release that supports the card.",
+        "把显卡的 gfx 名和 torch 编译时的列表、以及 vLLM 和 AITER 内核支持的列表对比；换用支持该卡的 ROCm 版本的镜像。",
+    ),
+    command="rocminfo | grep -m3 gfx; python -c 'import torch; print(torch.version.hip, torch.cuda.get_arch_list())'",
+)

@@ -248,3 +248,17 @@ NEWER_TRANSFORMERS = Remedy(
     ),
     command="pip install -U transformers gguf",
 )
+
+LORA_TARGETS = Remedy(
+    slug="lora-target-modules",
+    kind="check",
+    title=T(
+        "see which modules the adapter changes, and train it without the refused one",
+        "看适配器改了哪些模块，去掉被拒绝的那个重新训练",
+    ),
+    why=T(
+        "target_modules and modules_to_save decide. Or merge the adapter into the model, and serve that.",
+        "由 target_modules 和 modules_to_save 决定。也可以把适配器合并进模型再部署。",
+    ),
+    command='python -c \'from safetensors import safe_open as o; print(*sorted({k.rsplit(".lora_")[0] for k in o("LORA_PATH/adapter_model.safetensors", "pt").keys()}), sep="\\n")\' | head -40; grep -A20 target_modules LORA_PATH/adapter_config.json',
+)

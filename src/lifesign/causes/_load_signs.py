@@ -455,7 +455,7 @@ SIGNATURES = (
         when=_not_one_request,
     ),
     Signature(
-        "lora-missing",
+        "lora-weights",
         any=("expected target modules in", "unsupported LoRA weight", "is unsupported LoRA"),
         frames=("lora/",),
         kinds=("exception",),

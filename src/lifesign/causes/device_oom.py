@@ -258,7 +258,11 @@ def _refine(finding: Finding, life: Life) -> Finding:
         return _kv_cache(finding, life)
     if finding.subtype == "nccl-alloc":
         if finding.event.phase is Phase.LOAD:
-            finding.remedies = (memory.FREE_DEVICE, memory.LOWER_UTILISATION, memory.MORE_TENSOR_PARALLEL)
+            # Before the weights vLLM holds nothing yet: only somebody else can have filled the device.
+            loading = life.before(finding.event, "Starting to load model", "Loading safetensors") is not None
+            finding.remedies = (memory.FREE_DEVICE, memory.LOWER_UTILISATION, memory.MORE_TENSOR_PARALLEL)[
+                : 3 if loading else 1
+            ]
         return reading.cite(finding, "out of memory")
     if (
         finding.subtype == "sleep-wake"

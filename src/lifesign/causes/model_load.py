@@ -177,6 +177,14 @@ SUBTYPES = {
         ),
         (advice.ADAPTER_PATH, advice.ADAPTER_STATIC, advice.VLLM_NEWER),
     ),
+    "lora-weights": Subtype(
+        T("A LoRA adapter holds weights that vLLM can't apply", "LoRA 适配器里有 vLLM 无法应用的权重"),
+        T(
+            "The adapter was found; one of its tensors belongs to a module that this release can't adapt (a vision tower, an embedding, modules_to_save), or has a name of another model.",
+            "适配器找到了，但其中有张量属于本版本无法做 LoRA 的模块（视觉塔、embedding、modules_to_save），或者名字属于另一个模型。",
+        ),
+        (advice.LORA_TARGETS, advice.VLLM_NEWER),
+    ),
     "loader-error": Subtype(
         T("The model loader stopped", "模型加载器中止"),
         T(

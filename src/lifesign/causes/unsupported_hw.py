@@ -149,8 +149,8 @@ SUBTYPES = {
     "no-kernel-image": Subtype(
         T("This build has no kernels for this GPU", "这个构建没有该 GPU 的内核"),
         T(
-            "CUDA found no machine code for the card's architecture in torch, vLLM or a kernel library.",
-            "CUDA 在 torch、vLLM 或某个内核库里找不到该显卡架构的机器码。",
+            "The driver found no machine code for the card's architecture in torch, the engine or a kernel library.",
+            "驱动在 torch、推理引擎或某个内核库里找不到该显卡架构的机器码。",
         ),
         (host.SUPPORTED_GPU, collect.UPGRADE_VLLM, advice.BUILD_FOR_ARCH),
     ),
@@ -252,6 +252,10 @@ def refine(finding: Finding, life: Life) -> Finding | None:
         if match := _OPERATOR.search(text):
             finding.values["operator"] = match[1]
             notes.append(T(f"The operator is {match[1]}.", f"算子是 {match[1]}。"))
+    if finding.subtype == "no-kernel-image" and life.platform == "rocm":
+        remedies = [advice.ROCM_ARCH, collect.UPGRADE_VLLM]
+    if finding.subtype == "no-kernel-image" and life.engine == "sglang":
+        remedies = [host.SUPPORTED_GPU, collect.UPGRADE_VLLM]
     if finding.subtype == "kernel-missing" and finding.event.exc is not None:
         if finding.event.exc.passes("fp8_utils", "w8a8", "scaled_mm") or "scaled_mm" in text:
             notes.append(
