@@ -35,6 +35,7 @@ def test_targets(folder: Path) -> None:
     # One label of the adversarial set accepts the cause but not the line that says it (see its README).
     assert figures["false"] <= (1 if folder.name == "adversarial" else 0), report
     assert figures["wrong_established"] == 0, report
+    assert figures["broken"] == 0, report
 
 
 def test_there_are_folders() -> None:

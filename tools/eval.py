@@ -41,6 +41,9 @@ def score(folder: Path) -> tuple[dict[str, float], list[str]]:
 def _score_one(label: dict, report: Report, counts: dict, per_cause: dict, misses: list[str]) -> None:  # type: ignore[type-arg]
     verdict = report.verdict
     name = label["file"]
+    broken = [note for note in report.coverage.notes if "could not be judged" in note]
+    counts["broken"].append(bool(broken))
+    misses.extend(f"BROKEN  {name}: {note}" for note in broken)
     good = verdict.cause == label["cause"] or verdict.cause in label.get("accept", [])
     counts["cause"].append(good)
     per_cause[label["cause"]].append(good)

@@ -113,7 +113,10 @@ SUBTYPES = {
 }
 
 _BOUND = re.compile(r"index value (-?\d{1,12}) exceeds bounds (\d{1,12})")
-_BETWEEN = re.compile(r"0 <= \w{1,40} < (\d{1,12})")
+_BETWEEN = re.compile(r"0 <= [\w.(), \[\]]{1,60} < (\d{1,12})")
+
+
+_SMALLEST_VOCABULARY = 20_000
 
 
 def refine(finding: Finding, life: Life) -> Finding | None:
@@ -151,7 +154,16 @@ def refine(finding: Finding, life: Life) -> Finding | None:
     if life.platform == "npu" or finding.event.has("CANN"):
         remedies = [advice.ASCEND_BLOCKING if remedy is graphs.LAUNCH_BLOCKING else remedy for remedy in remedies]
     if reading.speculates(life):
-        remedies.insert(1, loading.DROP_SPECULATIVE)
+        # A table smaller than any vocabulary is one of positions: the draft model's is often shorter than the model's.
+        small = finding.values.get("bound", "").isdigit() and int(finding.values["bound"]) < _SMALLEST_VOCABULARY
+        remedies.insert(0 if small else 1, loading.DROP_SPECULATIVE)
+        if small:
+            notes.append(
+                T(
+                    "No vocabulary is that small: compare the number with max_position_embeddings of the draft model.",
+                    "词表不会这么小：拿这个数和草稿模型的 max_position_embeddings 对比。",
+                )
+            )
     finding.remedies = tuple(remedies)
     reading.for_sglang(finding, life, finding.remedies, advice.SGLANG_NO_GRAPH)
     return reading.explain(finding, base.why, *notes) if notes else finding

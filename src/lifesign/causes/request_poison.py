@@ -191,6 +191,9 @@ def _fill(finding: Finding, _life: Life) -> Finding | None:
         frame = finding.event.exc.frames[-1]
         first = f"{first} in {frame.file.replace(chr(92), '/').rpartition('/')[2]}:{frame.func}"
     finding.values["what"] = first[:200]
+    exc = finding.event.exc
+    if finding.subtype == "mm-placeholders" and exc is not None and exc.passes("spec_decode", "eagle", "propose_draft"):
+        finding.remedies = (lib.DROP_SPECULATIVE, *SUBTYPES["mm-placeholders"].remedies)
     return finding
 
 

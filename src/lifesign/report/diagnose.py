@@ -56,7 +56,7 @@ def diagnose_paths(
             learn_command(life, command, overrides=True)
     causes, notes = registry.load()
     reading.notes.extend(notes)
-    rankings = [rank(life, causes) for life in lives]
+    rankings = [rank(life, causes, reading.notes) for life in lives]
     chosen = choose_life(lives, rankings)
     return _report(reading, lives, rankings, chosen, lang)
 

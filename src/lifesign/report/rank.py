@@ -33,11 +33,18 @@ class Ranking:
     cascade: list[Event] = field(default_factory=list)
 
 
-def rank(life: Life, causes: tuple[Cause, ...]) -> Ranking:
-    """The ranking of one life."""
+def rank(life: Life, causes: tuple[Cause, ...], notes: list[str] | None = None) -> Ranking:
+    """The ranking of one life. A cause whose own code fails is left out, and `notes` gets a sentence: the others still count."""
     findings: list[Finding] = []
     for cause in causes:
-        findings.extend(cause.findings(life))
+        try:
+            findings.extend(cause.findings(life))
+        except Exception as error:
+            if notes is None:
+                raise
+            note = f"the cause {cause.slug} could not be judged ({type(error).__name__}: {error}): please report this"
+            if note not in notes:
+                notes.append(note)
     candidates = [finding for finding in findings if _can_be_root(finding, life)]
     verdict = _choose(candidates, life)
     ranking = Ranking(verdict)
