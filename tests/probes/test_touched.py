@@ -116,6 +116,18 @@ def test_the_probe_never_waits_and_looks_at_one_process_at_a_time() -> None:
     assert answered(probe) is not None
 
 
+def test_a_look_at_the_step_before_is_void() -> None:
+    probe = TouchProbe(SecondOpinion(lambda pid: Touched(1 << 30, 1.0, 0.0)))
+    assert probe.request(7)
+    probe.forget()
+    assert answered(probe) is None
+    assert probe.request(8)
+    assert answered(probe) is not None
+    probe.forget()
+    assert probe.request(9), "nothing was under way: the next one counts"
+    assert answered(probe) is not None
+
+
 def test_a_look_that_says_nothing_gives_no_answer() -> None:
     probe = TouchProbe(SecondOpinion(lambda pid: None))
     assert probe.request(7)

@@ -133,6 +133,7 @@ class Observer:
         if steps == 0 and self._moving:
             # The step that runs now began after the last look that saw progress.
             self.process.begin(self._last_s)
+            self.touches.forget()
         self._moving = bool(steps)
         self._look_at_processes(now_s, calm=bool(steps) or not demand, detector=detector)
         running = None

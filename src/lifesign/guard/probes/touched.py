@@ -154,12 +154,18 @@ class TouchProbe:
         self.opinion = opinion or SecondOpinion()
         self._thread: threading.Thread | None = None
         self._answer: tuple[int, bool, float] | None = None
+        self._void = False
+
+    def forget(self) -> None:
+        """Another step runs now: a look that is still under way says nothing about it."""
+        self._void = self._thread is not None
 
     def request(self, pid: int) -> bool:
         """Begin to look at `pid`; False while another look is under way, or when it is too early for the next one."""
         if self._thread is not None or not self.opinion.may_ask(pid):
             return False
         self._answer = None
+        self._void = False
         self._thread = threading.Thread(target=self._ask, args=(pid,), name="lifesign-touched", daemon=True)
         self._thread.start()
         return True
@@ -177,4 +183,4 @@ class TouchProbe:
         if thread is None or thread.is_alive():
             return None
         self._thread = None
-        return self._answer
+        return None if self._void else self._answer
