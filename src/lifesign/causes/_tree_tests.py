@@ -140,7 +140,8 @@ def starts_with_reports(life: Life, event: Event) -> bool:
 
 def names_the_dead(life: Life, event: Event) -> bool:
     """A report that says which process died, or a worker whose parent was gone says it."""
-    if "Failed core proc(s): {}" in event.text and life.mentions("Parent process exited, terminating") is not None:
+    orphaned = ("Parent process exited, terminating", "BrokenPipeError")
+    if "Failed core proc(s): {}" in event.text and life.mentions(*orphaned) is not None:
         return True
     return event.name in ("worker-died", "core-died", "core-exited") or any(
         part in event.text for part in ("': -", "died unexpectedly before", "in a background process")

@@ -274,7 +274,15 @@ def _core_vanished(event: Event, life: Life) -> bool:
     if any(other.kind in _ERRORS and other.process.role == "core" for other in life.events[event.index + 1 :]):
         return False
     began = any(other.process.role == "core" for other in life.events) or life.mentions(_BEGAN) is not None
-    return began and life.mentions(_ORPHAN) is not None
+    return began and (
+        life.mentions(_ORPHAN) is not None or any(_lost_its_parent(e) for e in life.events[event.index :])
+    )
+
+
+def _lost_its_parent(event: Event) -> bool:
+    """A worker that could not report to the core: the other end of its pipe was gone."""
+    exc = event.exc
+    return exc is not None and exc.short_type == "BrokenPipeError" and event.process.role == "worker"
 
 
 CAUSE = Cause(
