@@ -207,3 +207,14 @@ WHO_HOLDS_DEVICE = Remedy(
     ),
     command="sudo lsof /dev/vfio/* 2>/dev/null || sudo fuser -v /dev/vfio/*",
 )
+
+OWN_SHM = Remedy(
+    slug="writable-shm",
+    kind="command",
+    title=T("give the container a /dev/shm that it may write to", "给容器一个可写的 /dev/shm"),
+    why=T(
+        "--read-only or a mount over /dev/shm took it away; a tmpfs brings it back.",
+        "--read-only 或覆盖 /dev/shm 的挂载使它不可写；挂一个 tmpfs 即可。",
+    ),
+    command="docker run --tmpfs /dev/shm:rw,size=8g ...   # see it: mount | grep /dev/shm",
+)

@@ -93,6 +93,9 @@ def _locks_host_memory(event: Event, life: Life) -> bool:
     return any("pin_memory" in frame.code for frame in event.exc.frames[-6:])
 
 
+_SHM_NAME = re.compile(r"'/(?:dev/shm/)?psm_\w{4,16}'")
+
+
 def _refine(finding: Finding, life: Life) -> Finding | None:
     event = finding.event
     if finding.subtype == "port-in-use":
@@ -105,6 +108,16 @@ def _refine(finding: Finding, life: Life) -> Finding | None:
         reading.add_context(finding, full, T("df shows it full", "df 显示它已满"))
         small = life.mentions("/dev/shm has only")
         reading.add_context(finding, small, T("ray measured /dev/shm", "ray 测得的 /dev/shm 大小"))
+    if finding.subtype == "permission" and _SHM_NAME.search(event.text[:2000]):
+        finding.remedies = (advice.OWN_SHM, advice.IPC_HOST, advice.SHM_KUBERNETES)
+        return reading.explain(
+            finding,
+            SUBTYPES["permission"].why,
+            T(
+                "The name is one of shared memory: /dev/shm is mounted read-only, or belongs to somebody else.",
+                "这是共享内存的名字：/dev/shm 被挂载成只读，或属于别的用户。",
+            ),
+        )
     if finding.subtype == "permission" and "getpwuid" in event.text:
         finding.remedies = advice.UID_WITHOUT_NAME
         return reading.explain(

@@ -213,8 +213,8 @@ def _server_stopped_too(event: Event, life: Life) -> bool:
 def _signals(life: Life) -> Iterable[Finding]:
     """The first signal to the engine core that nobody in this log asked for."""
     event = next((e for e in life.events if e.has(*_CORE_SIGNAL) and e.weight not in ("quoted", "foreign")), None)
-    if event is None:
-        return
+    if event is None or "SIGINT" in event.text:
+        return  # SIGINT is Ctrl-C: a terminal sends it to every process of the group
     sent = life.before(event, _SENT)
     if sent is not None and not _asked_before(sent, life):
         finding = Finding("process-lifecycle", "false-liveness", sent, certainty="supported", strength=DECISIVE)

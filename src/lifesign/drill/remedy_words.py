@@ -53,6 +53,7 @@ MUST_MENTION: dict[str, tuple[str, ...]] = {
         "expandable_segments",
         "rank",
     ),
+    "timeout-hang/stopped": ("sigstop", "kill -cont", "debugger", "state t"),
     "timeout-hang": ("vllm_execute_model_timeout_seconds", "py-spy", "slow", "stack", "hang", "worker"),
     "timeout-hang/engine-ready-timeout": ("vllm_engine_ready_timeout_s", "slow", "load"),
     "graph-capture": ("enforce-eager", "cudagraph", "upgrade", "version"),
