@@ -141,7 +141,7 @@ SUBTYPES = {
         ("vllm#14008", "vllm#13806", "vllm#12690"),
     ),
     "external-sigterm": Subtype(
-        T("Somebody outside told the engine to stop", "外部有人让引擎停下"),
+        T("Somebody outside told the engine to stop", "引擎收到了来自外部的停止信号"),
         T(
             "{who} received {signal} from outside and shut down in order; EngineDeadError and 'exited unexpectedly' after it only report that. Look for the sender: supervisor, probe, session end, a person.",
             "{who_zh} 收到外部发来的 {signal} 后有序退出；之后的 EngineDeadError、“exited unexpectedly” 只是转述。去找信号是谁发的：守护程序、探针、会话结束，还是人。",

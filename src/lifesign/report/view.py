@@ -14,7 +14,7 @@ from lifesign.text import Lang, T
 
 CERTAINTY = {
     "established": T("established", "已确认"),
-    "supported": T("supported", "证据支持"),
+    "supported": T("supported", "较可信"),
     "possible": T("possible", "仅为可能"),
 }
 PHASE = {

@@ -102,7 +102,7 @@ DROP_EXPANDABLE_SEGMENTS = Remedy(
     why=T(
         "Memory from expandable segments can't be shared between processes the way custom all-reduce needs it; PyTorch's own OOM hint "
         "that recommends it is what leads here.",
-        "可扩展段的显存不能按 custom all-reduce 需要的方式在进程间共享；PyTorch 在 OOM 时给出的那条提示正是祸源。",
+        "可扩展段的显存不能按 custom all-reduce 需要的方式在进程间共享；PyTorch 在 OOM 时给出的那条提示正是诱因。",
     ),
     command="unset PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF",
     cost=T("perhaps more fragmentation", "碎片可能略多"),

@@ -178,7 +178,7 @@ NO_AITER = Remedy(
 LAUNCH_BLOCKING = Remedy(
     slug="launch-blocking",
     kind="env",
-    title=T("make the failing kernel show itself", "让出错的内核现形"),
+    title=T("make the failing kernel show itself", "定位出错的 GPU 核函数"),
     why=T(
         "CUDA reports errors late; with CUDA_LAUNCH_BLOCKING=1 (and --enforce-eager) the traceback points at the call that failed.",
         "CUDA 的错误是异步上报的；设置 CUDA_LAUNCH_BLOCKING=1（配合 --enforce-eager）后，栈才指向真正出错的调用。",
@@ -191,7 +191,7 @@ LAUNCH_BLOCKING = Remedy(
 HIP_LAUNCH_BLOCKING = Remedy(
     slug="hip-launch-blocking",
     kind="env",
-    title=T("make the failing kernel show itself", "让出错的内核现形"),
+    title=T("make the failing kernel show itself", "定位出错的 GPU 核函数"),
     why=T(
         "Kernels then run one after the other, so the last one named is the one that failed.",
         "内核逐个串行执行，最后一个就是出错的那个。",
