@@ -27,6 +27,7 @@ def test_sglang_is_upgraded_as_sglang() -> None:
 @pytest.mark.parametrize(("platform", "tool"), [("npu", "npu-smi info"), ("rocm", "rocm-smi"), ("cuda", "nvidia-smi")])
 def test_the_tool_that_shows_the_devices(platform: str, tool: str) -> None:
     assert for_platform("vllm collect-env; nvidia-smi", Life(platform=platform)).endswith(f"; {tool}")
+    assert for_platform("vllm collect-env; nvidia-smi", Life(platform="cpu")) == "vllm collect-env"
     query = "nvidia-smi --query-gpu=name"
     assert for_platform(query, Life(platform=platform)) == query
 

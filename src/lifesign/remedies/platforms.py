@@ -15,7 +15,6 @@ _SMI = {
     "npu": "npu-smi info",
     "xpu": "xpu-smi discovery",
     "tpu": "ls -l /dev/vfio",
-    "cpu": "lscpu | head -20",
 }
 _UPGRADE = re.compile(r"^pip install -U (?:vllm|'?vllm>=(?P<release>[\w.]{1,20})'?)(?=$|  )")
 _NEWER = {
@@ -46,5 +45,7 @@ def for_platform(command: str, life: Life) -> str:
         what = f"vllm >= {release}" if release else "a newer vllm"
         build = _BUILD.get(life.platform, "a build for your platform")
         return f"pip list 2>/dev/null | grep -iE 'vllm|torch'   # then {what} as {build}: plain pip brings the CUDA one"
+    if life.platform == "cpu":
+        return command.removesuffix("; nvidia-smi")
     smi = _SMI.get(life.platform)
     return _BARE_SMI.sub(smi, command) if smi else command
