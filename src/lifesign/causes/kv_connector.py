@@ -6,6 +6,8 @@ connector's frames belong to their own causes.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lifesign.causes._engine_places import counts_external_tokens
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life
@@ -65,6 +67,10 @@ SIDE_CHANNEL = Remedy(
     ),
     forms=(Form("VLLM_NIXL_SIDE_CHANNEL_HOST", "NODE_IP"),),
     source="vllm#27083",
+)
+_OWN_ADDRESS = T(
+    "Each node must name an address of its own: the one given here belongs to another node, or the port is taken.",
+    "每个节点要填自己的地址：这里给的地址属于别的节点，或者端口已被占用。",
 )
 NO_OFFLOAD = Remedy(
     slug="no-kv-offload",
@@ -195,7 +201,22 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
         finding.values["file"] = crashed
     if finding.subtype == "connector" and event.exc is not None:
         finding.subtype = _by_frames(event, life)
+    if finding.subtype == "nixl":
+        finding.remedies = _for_nixl(event)
     return finding
+
+
+def _for_nixl(event: Event) -> tuple[Remedy, ...]:
+    """Transports of UCX are to blame only where UCX or NIXL's backend spoke; an address is a setting of this node."""
+    rest = (lib.MATCH_PREFILL_DECODE, UPGRADE_BOTH, lib.DROP_KV_CONNECTOR)
+    if event.has("Cannot assign requested address", "Address already in use", "ZMQError"):
+        return (replace(SIDE_CHANNEL, why=_OWN_ADDRESS), *rest)
+    if (
+        event.has("NIXL_ERR", "nixlBackendError", "UCX", "ucx", "BAD_STATUS", "transfer failure")
+        or event.kind == "native"
+    ):
+        return (lib.UCX_TRANSPORT, SIDE_CHANNEL, *rest)
+    return (rest[0], rest[1], SIDE_CHANNEL, rest[2])
 
 
 def _is_plug_in(frame: Frame) -> bool:
