@@ -141,9 +141,10 @@ def test_every_death_while_serving_is_named_and_survived(tmp_path: Path, faults:
             assert f"{incident['cause']['cause']}/{incident['cause']['subtype']}" == f"{cause}/{subtype}", name
             assert incident["decision"]["action"] == "restart", name
             assert incident["exit"]["guard_code"] != 0, name
-            assert all(
-                one["ended"] and (one["exit_code"] is not None or one["signal"]) for one in incident["processes"]
-            ), name
+            # A crashing torch runs `file` on its own libraries; that grandchild's status nobody can read.
+            ours = [one for one in incident["processes"] if one["role"] != "other"]
+            assert len(ours) >= 3, name
+            assert all(one["ended"] and (one["exit_code"] is not None or one["signal"]) for one in ours), name
             if signal_number == signal.SIGSTOP:
                 assert list(incident["folder"].glob("captures/*/stacks/*.txt")), name
                 assert (incident["folder"] / "events.jsonl").stat().st_size > 0, name
