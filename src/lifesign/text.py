@@ -37,3 +37,11 @@ def default_lang() -> Lang:
         if value:
             return "zh" if value.lower().startswith("zh") else "en"
     return "en"
+
+
+def is_whole(text: str) -> bool:
+    """Whether `int(text)` and `float(text)` work: 1 to 30 ASCII digits.
+
+    `str.isdigit` also accepts "²", which int() refuses, and int() refuses more than 4,300 digits.
+    """
+    return 0 < len(text) <= 30 and text.isascii() and text.isdigit()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 from lifesign.causes._advice import UNPINNED_ATTENTION
@@ -196,6 +197,82 @@ MOVE_CACHE = Remedy(
     why=T("Downloads and xet chunks all go below HF_HOME.", "下载和 xet 分块都在 HF_HOME 下面。"),
     forms=(Form("HF_HOME", "/data/hf"),),
 )
+_MOVE_VLLM_CACHE = Remedy(
+    slug="move-vllm-cache",
+    kind="env",
+    title=T("put vLLM's cache on a larger disk", "把 vLLM 的缓存放到更大的盘上"),
+    why=T(
+        "Compiled graphs and vLLM's other caches go below VLLM_CACHE_ROOT (default ~/.cache/vllm).",
+        "编译产物等 vLLM 自己的缓存都在 VLLM_CACHE_ROOT 下面（默认 ~/.cache/vllm）。",
+    ),
+    forms=(Form("VLLM_CACHE_ROOT", "/data/vllm-cache"),),
+)
+_MOVE_TRITON_CACHE = Remedy(
+    slug="move-triton-cache",
+    kind="env",
+    title=T("put Triton's cache on a larger disk", "把 Triton 的缓存放到更大的盘上"),
+    why=T(
+        "Triton keeps its compiled kernels below TRITON_CACHE_DIR (default ~/.triton/cache).",
+        "Triton 编译出的 kernel 存在 TRITON_CACHE_DIR 下面（默认 ~/.triton/cache）。",
+    ),
+    forms=(Form("TRITON_CACHE_DIR", "/data/triton-cache"),),
+)
+_MOVE_INDUCTOR_CACHE = Remedy(
+    slug="move-inductor-cache",
+    kind="env",
+    title=T("put torch's compile cache on a larger disk", "把 torch 的编译缓存放到更大的盘上"),
+    why=T(
+        "torch.compile writes below TORCHINDUCTOR_CACHE_DIR (default /tmp/torchinductor_USER).",
+        "torch.compile 写到 TORCHINDUCTOR_CACHE_DIR 下面（默认 /tmp/torchinductor_用户名）。",
+    ),
+    forms=(Form("TORCHINDUCTOR_CACHE_DIR", "/data/inductor-cache"),),
+)
+_MOVE_FLASHINFER_CACHE = Remedy(
+    slug="move-flashinfer-cache",
+    kind="env",
+    title=T("put FlashInfer's cache on a larger disk", "把 FlashInfer 的缓存放到更大的盘上"),
+    why=T(
+        "FlashInfer builds its kernels below FLASHINFER_WORKSPACE_BASE/.cache/flashinfer (default: HOME).",
+        "FlashInfer 在 FLASHINFER_WORKSPACE_BASE/.cache/flashinfer 下编译 kernel（默认在 HOME 下）。",
+    ),
+    forms=(Form("FLASHINFER_WORKSPACE_BASE", "/data/flashinfer"),),
+)
+_MOVE_TMP = Remedy(
+    slug="move-tmp",
+    kind="env",
+    title=T("put temporary files on a larger disk", "把临时文件放到更大的盘上"),
+    why=T(
+        "Temporary files go to TMPDIR (default /tmp). Keep the path short: socket names below it may have 107 characters.",
+        "临时文件写到 TMPDIR（默认 /tmp）。路径要短：其中的 socket 路径最长 107 个字符。",
+    ),
+    forms=(Form("TMPDIR", "/data/tmp"),),
+)
+# Which folder is full, by what the path or the innermost frames show: the first that fits. vLLM keeps torch's and Triton's
+# caches inside its own when it compiles, so its folder stands first.
+_FULL_FOLDERS: tuple[tuple[tuple[str, ...], Remedy], ...] = (
+    (("/vllm/torch_compile_cache", ".cache/vllm", "vllm/compilation/"), _MOVE_VLLM_CACHE),
+    (("torchinductor_", "torch/_inductor"), _MOVE_INDUCTOR_CACHE),
+    (("/.triton", "triton/runtime", "triton/compiler"), _MOVE_TRITON_CACHE),
+    (("flashinfer",), _MOVE_FLASHINFER_CACHE),
+    (("huggingface", "safetensors", "modelscope", "xet"), MOVE_CACHE),
+    (("'/tmp/", '"/tmp/', "tempfile.py"), _MOVE_TMP),
+)
+
+
+def for_full_disk(path: str, clues: str) -> tuple[Remedy, ...]:
+    """The advice for a full disk: `path` as the error names it, or empty; `clues` the path and the frames, innermost last.
+
+    What moves is the folder that was written to; a full disk below ~/.cache/vllm isn't helped by HF_HOME.
+    """
+    room = DISK_SPACE
+    if path.startswith("/") and "/" in path[1:]:
+        folder = shlex.quote(path.rsplit("/", 1)[0])
+        room = replace(DISK_SPACE, command=f"df -h {folder}; du -sh ~/.cache/* /tmp 2>/dev/null | sort -h")
+    for signs, remedy in _FULL_FOLDERS:
+        if any(sign in clues for sign in signs):
+            return (room, remedy)
+    return (room, MOVE_CACHE)
+
 
 WHO_HOLDS_DEVICE = Remedy(
     slug="who-holds-the-device",

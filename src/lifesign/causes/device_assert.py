@@ -13,7 +13,7 @@ from lifesign.causes import _reading as reading
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Life
 from lifesign.remedies.library import collect, graphs, loading
-from lifesign.text import T
+from lifesign.text import T, is_whole
 
 INDEX_TEXTS = (
     "index out of bounds",
@@ -155,7 +155,7 @@ def refine(finding: Finding, life: Life) -> Finding | None:
         remedies = [advice.ASCEND_BLOCKING if remedy is graphs.LAUNCH_BLOCKING else remedy for remedy in remedies]
     if reading.speculates(life):
         # A table smaller than any vocabulary is one of positions: the draft model's is often shorter than the model's.
-        small = finding.values.get("bound", "").isdigit() and int(finding.values["bound"]) < _SMALLEST_VOCABULARY
+        small = is_whole(finding.values.get("bound", "")) and int(finding.values["bound"]) < _SMALLEST_VOCABULARY
         remedies.insert(0 if small else 1, loading.DROP_SPECULATIVE)
         if small:
             notes.append(

@@ -93,6 +93,7 @@ def _locks_host_memory(event: Event, life: Life) -> bool:
     return any("pin_memory" in frame.code for frame in event.exc.frames[-6:])
 
 
+_QUOTED_PATH = re.compile(r"['\"](/[^'\"\n]{1,300})['\"]")
 _SHM_NAME = re.compile(r"'/(?:dev/shm/)?psm_\w{4,16}'")
 
 
@@ -127,6 +128,11 @@ def _refine(finding: Finding, life: Life) -> Finding | None:
                 "进程的用户 ID 在 /etc/passwd 里没有对应的名字（OpenShift 常见）；torch 用 getpass.getuser() 命名缓存目录，于是失败。",
             ),
         )
+    if finding.subtype == "disk-full":
+        named = _QUOTED_PATH.search(event.text[:2000])
+        path = named[1] if named else ""
+        frames = [f"{frame.file}:{frame.func}" for frame in event.exc.frames[-12:]] if event.exc else []
+        finding.remedies = advice.for_full_disk(path, " ".join([repr(path), *frames]) if path or frames else "")
     if finding.subtype == "pinned-memory":
         if not _locks_host_memory(event, life):
             finding.certainty = "supported"

@@ -59,6 +59,12 @@ class Signature:
     why: T | None = None
     """Why this line is proof, one sentence; default: the subtype's `why`."""
 
+    def possible_in(self, text: str) -> bool:
+        """Whether the words that an event must have stand in `text` at all; the text of a whole life is meant."""
+        if self.any and not any(part in text for part in self.any):
+            return False
+        return all(part in text for part in self.all)
+
     def matches(self, event: Event, life: Life) -> bool:
         """Whether `event` of `life` shows this subtype."""
         if event.kind not in self.kinds or event.weight in ("quoted", "foreign", "advice"):
@@ -162,11 +168,14 @@ class Cause:
     def findings(self, life: Life) -> list[Finding]:
         """Every finding of this cause in `life`, in event order."""
         found: list[Finding] = []
-        kinds = {kind for signature in self.signatures for kind in signature.kinds}
-        for event in life.events:
+        text = life.joined_text(TEXT_LIMIT)
+        # Most words of most signatures stand nowhere in the log: one look at the whole text spares a look at each event.
+        possible = [signature for signature in self.signatures if signature.possible_in(text)]
+        kinds = {kind for signature in possible for kind in signature.kinds}
+        for event in life.events if possible else ():
             if event.kind not in kinds or event.weight in ("quoted", "foreign", "advice"):
                 continue
-            for signature in self.signatures:
+            for signature in possible:
                 if signature.matches(event, life):
                     found.append(
                         Finding(

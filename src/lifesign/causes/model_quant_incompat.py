@@ -15,13 +15,13 @@ from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life, Phase
 from lifesign.remedies.library import graphs, loading
 from lifesign.remedies.model import Computed, Form, Remedy
-from lifesign.text import T
+from lifesign.text import T, is_whole
 
 
 def _tensor_ranks(life: Life) -> int:
     """The tensor-parallel size in the log, or the number of ranks."""
     named = str(life.config.get("tensor_parallel_size", ""))
-    return int(named) if named.isdigit() else life.world_size
+    return int(named) if is_whole(named) else life.world_size
 
 
 def _half_the_ranks(life: Life) -> Computed | None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from dataclasses import replace
+
 from lifesign.causes.model import Cause, Subtype
 from lifesign.remedies import library as lib
 from lifesign.remedies.model import Remedy
@@ -28,6 +32,23 @@ SUBTYPES = {
         (SEARCH_ISSUES, lib.UPGRADE_VLLM, lib.COLLECT_FULL_LOG, lib.COLLECT_ENV, lib.REPORT_BUG),
     ),
 }
+
+# What differs from log to log, or is the reader's own: quoted text, paths, addresses, numbers.
+_OWN = re.compile(r"'[^'\n]{0,400}'|\"[^\"\n]{0,400}\"|\S*[/\\]\S*|\S*\d\S*")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z_.]{2,40}")
+_WORDS = 8  # GitHub's search wants every word: a few telling ones find more than the whole line
+
+
+def remedies_for(exception: str, function: str) -> tuple[Remedy, ...]:
+    """The advice with a search ready to paste: the exception's first line without what is the reader's own, and the function."""
+    words = _WORD.findall(_OWN.sub(" ", exception[:600]))[:_WORDS]
+    if function.isidentifier():
+        words.append(function)
+    if len(words) < 2:
+        return SUBTYPES["unknown-exception"].remedies
+    wanted = shlex.quote(" ".join(words))
+    search = replace(SEARCH_ISSUES, command=f"gh search issues --repo vllm-project/vllm {wanted}")
+    return (search, *SUBTYPES["unknown-exception"].remedies[1:])
 
 
 CAUSE = Cause(

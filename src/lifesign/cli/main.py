@@ -12,6 +12,7 @@ import typer
 import typer.core
 
 from lifesign import __version__
+from lifesign.cli.plain_values import use_plain_values
 from lifesign.errors import LifesignError
 
 # name -> (module with `app: typer.Typer`, one-line help). The order is that of `lifesign --help`.
@@ -74,6 +75,7 @@ def root(
 
 def main() -> None:
     """Run the command line. Exit codes: 0 nothing found or done, 1 a death or problem was found, 2 unusable input."""
+    use_plain_values()
     try:
         app()
     except LifesignError as error:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from lifesign.errors import SourceError, UsageError
-from lifesign.text import Lang, T, default_lang
+from lifesign.text import Lang, T, default_lang, is_whole
 
 if TYPE_CHECKING:
     from lifesign.cli.watch_view import Reporter
@@ -92,7 +92,7 @@ def _find(target: str, metrics: str | None) -> tuple[EngineTree | None, Endpoint
     endpoint = parse_url(metrics) if metrics is not None else None
     if endpoint is not None:
         _check(endpoint)
-    if target.isdigit():
+    if is_whole(target):
         tree = find_engine(int(target[:12]))
         return tree, endpoint or _page_among(ports_of(tree))
     endpoint = endpoint or _check(parse_url(target))

@@ -136,7 +136,7 @@ def _path_to_lifesign() -> dict[str, str]:
 def _as_tuple(release: str) -> tuple[int, ...]:
     parts = []
     for part in release.split(".")[:3]:
-        digits = "".join(character for character in part if character.isdigit())
+        digits = "".join(character for character in part if character in "0123456789")
         parts.append(int(digits or 0))
     return tuple(parts)
 

@@ -106,6 +106,13 @@ class Life:
     last_phase: Phase = Phase.LOAD
     error_lines: set[int] = field(default_factory=set)
     """Lines of errors that gave figures."""
+    _joined: tuple[int, str] = field(default=(-1, ""), repr=False, compare=False)
+
+    def joined_text(self, limit: int) -> str:
+        """The texts of all events, `limit` characters of each, one below the other: to ask whether a word stands anywhere."""
+        if self._joined[0] != len(self.events):
+            self._joined = (len(self.events), "\n\0".join(event.text[:limit] for event in self.events))
+        return self._joined[1]
 
     def of_kind(self, *kinds: str) -> list[Event]:
         """The events of the given kinds, in order."""

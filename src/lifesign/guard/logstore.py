@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from lifesign.text import is_whole
+
 SEGMENT_BYTES = 64 << 20
 KEEP_BYTES = 1 << 30
 RING_BYTES = 8 << 20
@@ -42,7 +44,7 @@ def segments(folder: Path) -> list[tuple[int, Path]]:
     with suppress(OSError):
         for path in sorted(folder.iterdir()):
             stem = path.name.split(".", 1)[0]
-            if stem.isdigit() and path.name.endswith((".log", ".log.zst")):
+            if is_whole(stem) and path.name.endswith((".log", ".log.zst")):
                 found.setdefault(int(stem), path)
     return sorted(found.items())
 

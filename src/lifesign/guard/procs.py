@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from lifesign.text import is_whole
+
 MARKER = "LIFESIGN_LIFE"
 """Environment variable that every process of one life inherits; its value is the id of the life."""
 
@@ -90,7 +92,7 @@ def is_alive(proc: ProcId) -> bool:
 def all_pids() -> list[int]:
     """Every pid that this mount of /proc shows."""
     with suppress(OSError):
-        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        return [int(name) for name in os.listdir("/proc") if is_whole(name)]
     return []
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lifesign.errors import UsageError
-from lifesign.text import Lang
+from lifesign.text import Lang, is_whole
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def parse_http(text: str) -> tuple[str, int] | None:
         return None
     host, _, port = text.rpartition(":")
     host = host.strip("[]") or "127.0.0.1"
-    if not port.isdigit() or not 0 <= int(port) <= 65535:
+    if not is_whole(port) or not 0 <= int(port) <= 65535:
         raise UsageError(f"--http {text}: give HOST:PORT (for example 127.0.0.1:9477), a port, or `off`")
     return host, int(port)
 
@@ -70,7 +70,7 @@ def engine_url(command: tuple[str, ...]) -> str | None:
     if not serves and not any("api_server" in word for word in command):
         return None
     port = option_of(command, "--port") or "8000"
-    if not port.isdigit():
+    if not is_whole(port):
         return None
     host = option_of(command, "--host") or "127.0.0.1"
     host = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host

@@ -42,7 +42,7 @@ from lifesign.guard.pages import EnginePages
 from lifesign.guard.sensor import Sensor
 from lifesign.guard.session import Session
 from lifesign.guard.settings import option_of
-from lifesign.text import T
+from lifesign.text import T, is_whole
 
 PROGRESS_STEPS, PROGRESS_REQUESTS = 200, 10
 RECORDING_BYTES = 32 << 20
@@ -239,8 +239,8 @@ def max_size(command: tuple[str, ...]) -> StepSize:
     sequences = option_of(command, "--max-num-seqs")
     tokens = option_of(command, "--max-num-batched-tokens")
     return StepSize(
-        int(sequences) if sequences and sequences.isdigit() else 256,
-        int(tokens) if tokens and tokens.isdigit() else 8192,
+        int(sequences) if sequences and is_whole(sequences) else 256,
+        int(tokens) if tokens and is_whole(tokens) else 8192,
     )
 
 

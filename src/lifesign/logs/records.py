@@ -9,6 +9,7 @@ from typing import NamedTuple
 from lifesign.logs.lines import Line, is_progress_bar
 from lifesign.logs.model import Process, Record
 from lifesign.logs.wrappers import Unwrapped, Unwrapper, unpack_json_body
+from lifesign.text import is_whole
 
 _PREFIX = re.compile(
     r"\((?P<name>(?:APIServer|ApiServer|EngineCore|VllmWorkerProcess|VllmWorker|Worker|RayWorkerWrapper|RayWorker|DPCoordinator|DPAsyncScheduler|Router|LLMEngine)"
@@ -97,7 +98,7 @@ def parse_head(text: str, source: str) -> Head:
         rest = text[match.end() + (inner.end() if inner else 0) :]
         level = inner["level"] if inner else ""
         return Head(Process(name, process.pid, source), level, match["stamp"], "sglang", rest, not level)
-    match = _PLAIN_LOGGER.match(text) if text[:1].isdigit() else None
+    match = _PLAIN_LOGGER.match(text) if is_whole(text[:1]) else None
     if match:
         return Head(process, match["level"], match["stamp"], "", text[match.end() :], False)
     match = _ROOT_LOGGER.match(text)
@@ -111,9 +112,9 @@ def _process(name: str, rest: str, source: str) -> Process:
     pid: int | None = None
     for part in rest.split():
         key, _, value = part.partition("=")
-        if key == "pid" and value.isdigit():
+        if key == "pid" and is_whole(value):
             pid = int(value)
-        elif key == "rank" and value.isdigit():
+        elif key == "rank" and is_whole(value):
             name = f"{name}_rank{value}"
         elif "=" not in part and key not in ("ip",):
             name = f"{name}_{part}"

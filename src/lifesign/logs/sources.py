@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from lifesign.errors import SourceError, UsageError
+from lifesign.text import is_whole
 
 LOG_SUFFIXES = (".log", ".txt", ".out", ".err", ".json", ".jsonl", ".md")
 COMPRESSED_SUFFIXES = (".gz", ".xz", ".zst", ".bz2")
@@ -53,7 +54,7 @@ def _is_log_name(name: str) -> bool:
         lower = lower.removesuffix(suffix)
     # Rotated logs end in a number: vllm.log.1
     stem, _, tail = lower.rpartition(".")
-    if tail.isdigit() and stem:
+    if is_whole(tail) and stem:
         lower = stem
     return lower.endswith(LOG_SUFFIXES)
 

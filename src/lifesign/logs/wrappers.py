@@ -12,6 +12,8 @@ from collections import Counter
 from datetime import datetime, timezone
 from typing import NamedTuple
 
+from lifesign.text import is_whole
+
 PROCESS_NAMES = (
     "APIServer", "ApiServer", "EngineCore", "Worker", "VllmWorker", "VllmWorkerProcess", "DPCoordinator", "RayWorkerWrapper",
 )  # fmt: skip
@@ -110,7 +112,7 @@ class Unwrapper:
                 break
             before = text
             first = text[0]
-            if first.isdigit() or first == "[":
+            if is_whole(first) or first == "[":
                 text, tag, stamp = _peel_stamp(text, tag, stamp)
             elif first == "(":
                 text, tag = _peel_ray(text, tag)
@@ -207,7 +209,7 @@ def _peel_word(text: str, tag: str, stamp: str) -> tuple[str, str, str]:
 def _general(prefix: str) -> str:
     """A pattern for `prefix` in which digit runs, and words with digits in them, stand for any of their kind."""
     parts = re.split(r"(\d+)", prefix)
-    return "".join(r"\d{1,20}" if part.isdigit() else re.escape(part) for part in parts)
+    return "".join(r"\d{1,20}" if is_whole(part) else re.escape(part) for part in parts)
 
 
 _MESSAGE_KEYS = ("log", "MESSAGE", "message", "msg", "text", "body")
@@ -218,7 +220,7 @@ _TAG_KEYS = ("container_name", "CONTAINER_NAME", "container", "_SYSTEMD_UNIT", "
 def _iso(stamp: str) -> str:
     """A count of seconds, milli-, micro- or nanoseconds since 1970 as an ISO time in UTC; anything else as it is."""
     whole = stamp.partition(".")[0]
-    if not whole.isdigit() or len(whole) not in (10, 13, 16, 19):
+    if not is_whole(whole) or len(whole) not in (10, 13, 16, 19):
         return stamp
     moment = datetime.fromtimestamp(int(whole[:10]), timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from lifesign.remedies import catalog as catalogs
 from lifesign.remedies.catalog import Catalog, normal
-from lifesign.text import T
+from lifesign.text import T, is_whole
 
 if TYPE_CHECKING:
     from lifesign.facts.model import Life
@@ -176,7 +176,7 @@ def _parse(command: str, catalog: Catalog, release: str) -> _Line | None:
 
 
 def _is_number(word: str) -> bool:
-    return word[1:].replace(".", "", 1).isdigit()
+    return is_whole(word[1:].replace(".", "", 1))
 
 
 def _wants(option: tuple[str, list[str]], catalog: Catalog, release: str) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lifesign.remedies import versions
 from lifesign.remedies.model import Computed
 from lifesign.remedies.wording import now, size_text
-from lifesign.text import T
+from lifesign.text import T, is_whole
 
 if TYPE_CHECKING:
     from lifesign.facts.model import Life
@@ -141,7 +141,7 @@ def current_tensor_parallel(life: Life) -> int:
 def current_step_timeout_s(life: Life) -> float:
     """The limit of one step now, in seconds: the variable, or the constant of the release (40 s in 0.8.5, else 300 s)."""
     raw = life.env.get("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "")
-    if raw.isdigit() and versions.at_least(life.version, "0.9.2") is not False:
+    if is_whole(raw) and versions.at_least(life.version, "0.9.2") is not False:
         return float(raw)
     found = figure(life, "step_timeout_s")
     if found is not None:
@@ -438,7 +438,7 @@ def higher_lora_rank(life: Life) -> Computed | None:
 def cpu_kv_space(life: Life) -> Computed | None:
     """GiB for the KV cache on CPU: half of the available RAM after the weights, or half of the setting."""
     raw = life.env.get("VLLM_CPU_KVCACHE_SPACE", "")
-    current = float(raw) if raw.replace(".", "", 1).isdigit() else None
+    current = float(raw) if is_whole(raw.replace(".", "", 1)) else None
     ram, weights = figure(life, "ram_gib"), figure(life, "weights_gib")
     if ram is not None:
         value = int(0.5 * (ram[0] - (weights[0] if weights else 0)))
@@ -485,14 +485,14 @@ def step_timeout(life: Life) -> Computed | None:
 def ready_timeout(life: Life) -> Computed | None:
     """A longer limit for the start: 1800 s, or twice the current one up to 7200 s."""
     raw = life.env.get("VLLM_ENGINE_READY_TIMEOUT_S", "")
-    current = int(raw) if raw.isdigit() else 600
+    current = int(raw) if is_whole(raw) else 600
     value = 1800 if current < 1800 else min(7200, 2 * current)
-    return Computed(str(value), now(f"{current} s", raw.isdigit(), f"{current} 秒"), ()) if value > current else None
+    return Computed(str(value), now(f"{current} s", is_whole(raw), f"{current} 秒"), ()) if value > current else None
 
 
 def iteration_timeout(life: Life) -> Computed | None:
     """A longer limit for one iteration of the V0 engine: 300 s, or twice the current one."""
     raw = life.env.get("VLLM_ENGINE_ITERATION_TIMEOUT_S", "")
-    current = int(raw) if raw.isdigit() else 60
+    current = int(raw) if is_whole(raw) else 60
     value = min(TIMEOUT_CAP_S, max(300, 2 * current))
-    return Computed(str(value), now(f"{current} s", raw.isdigit(), f"{current} 秒"), ()) if value > current else None
+    return Computed(str(value), now(f"{current} s", is_whole(raw), f"{current} 秒"), ()) if value > current else None

@@ -11,9 +11,11 @@ import hashlib
 import re
 from dataclasses import dataclass, field
 
+from lifesign.causes import unclassified
 from lifesign.causes.model import SYMPTOM, TRACE, Cause, CauseRole, Finding
 from lifesign.facts.events import exit_code
 from lifesign.facts.model import Event, Life, Phase
+from lifesign.logs.model import Frame
 
 INSUFFICIENT, NOT_A_CRASH, UNCLASSIFIED = "insufficient-log", "not-a-crash", "unclassified"
 
@@ -300,11 +302,13 @@ def _program_around(life: Life) -> Finding | None:
 
 def _unknown(event: Event) -> Finding:
     finding = Finding(UNCLASSIFIED, "unknown-exception", event, certainty="possible", strength=SYMPTOM)
+    frame = _vllm_frame(event)
     finding.values = {
         "exception": event.text.split("\n")[0][:300],
-        "frame": _vllm_frame(event),
+        "frame": f"{_short_path(frame.file)}:{frame.line} in {frame.func}" if frame else "",
         "fingerprint": fingerprint(event),
     }
+    finding.remedies = unclassified.remedies_for(finding.values["exception"], frame.func if frame else "")
     return finding
 
 
@@ -341,14 +345,12 @@ _LOST_ACTOR = (
 )
 
 
-def _vllm_frame(event: Event) -> str:
+def _vllm_frame(event: Event) -> Frame | None:
+    """The innermost frame inside the engine, else the innermost of all."""
     if event.exc is None:
-        return ""
+        return None
     frames = [frame for frame in event.exc.frames if "vllm" in frame.file or "sglang" in frame.file] or event.exc.frames
-    if not frames:
-        return ""
-    last = frames[-1]
-    return f"{_short_path(last.file)}:{last.line} in {last.func}"
+    return frames[-1] if frames else None
 
 
 def _short_path(path: str) -> str:

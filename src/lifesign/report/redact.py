@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from lifesign.report.model import Report
+from lifesign.text import is_whole
 
 MARK = "<redacted>"
 
@@ -48,7 +49,7 @@ def redact(text: str) -> str:
 def _keep_harmless(match: re.Match[str]) -> str:
     value = match[2].strip("'\"")
     # `None`, `True` and plain numbers are settings, not secrets.
-    if value in ("None", "True", "False", "null", "true", "false") or value.isdigit():
+    if value in ("None", "True", "False", "null", "true", "false") or is_whole(value):
         return match[0]
     return match[1] + MARK
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from lifesign.guard.detector.beacon import SUFFIX, BeaconReading, BeaconState, beacon_dir, read_beacon
+from lifesign.text import is_whole
 
 ENGINES_KEPT = 64
 
@@ -55,7 +56,7 @@ class BeaconCollector:
         try:
             for path in sorted(self.directory.glob(f"*{SUFFIX}"))[:1000]:
                 name = path.name[: -len(SUFFIX)]
-                if not name.isdigit() or (int(name) not in self.family and parent_of(int(name)) not in self.family):
+                if not is_whole(name) or (int(name) not in self.family and parent_of(int(name)) not in self.family):
                     continue
                 reading = read_beacon(path)
                 if reading is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 
 from lifesign.guard.helpers import Helpers
+from lifesign.text import is_whole
 
 _TOOLS: tuple[tuple[str, ...], ...] = (
     (
@@ -45,4 +46,4 @@ def pids_on_devices(helpers: Helpers) -> set[int] | None:
     result = helpers.run([path, "--query-compute-apps=pid", "--format=csv,noheader"], TIMEOUT_S)
     if result.code != 0:
         return None
-    return {int(line) for line in result.output.split() if line.isdigit()}
+    return {int(line) for line in result.output.split() if is_whole(line)}

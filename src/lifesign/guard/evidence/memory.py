@@ -9,6 +9,8 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+from lifesign.text import is_whole
+
 _V2_FILES = ("memory.current", "memory.max", "memory.high", "memory.peak", "memory.swap.current", "memory.swap.max")
 _V1_FILES = ("memory.usage_in_bytes", "memory.limit_in_bytes", "memory.max_usage_in_bytes", "memory.failcnt")
 _EVENT_FILES = ("memory.events", "memory.oom_control")
@@ -40,12 +42,12 @@ def read_memory(folder: Path | None) -> dict[str, int | str]:
     for name in (*_V2_FILES, *_V1_FILES):
         with suppress(OSError, ValueError):
             text = (folder / name).read_text().strip()
-            values[name] = int(text) if text.isdigit() else text
+            values[name] = int(text) if is_whole(text) else text
     for name in _EVENT_FILES:
         with suppress(OSError):
             for line in (folder / name).read_text().splitlines():
                 key, _, number = line.partition(" ")
-                if number.isdigit():
+                if is_whole(number):
                     values[f"events.{key}"] = int(number)
     return values
 

@@ -18,7 +18,7 @@ from lifesign.guard.evidence.devices import pids_on_devices
 from lifesign.guard.evidence.memory import host_memory, memory_folder, read_memory
 from lifesign.guard.preflight.model import Finding, Plan, ok
 from lifesign.guard.settings import option_of
-from lifesign.text import T
+from lifesign.text import T, is_whole
 
 SHM_STOP_BYTES = 96 << 20
 SHM_WARN_BYTES = 1 << 30
@@ -161,7 +161,7 @@ def _pids_limit() -> int:
                 file = Path(base) / path.lstrip("/") / "pids.max"
                 if controllers in ("", "pids") and file.exists():
                     text = file.read_text().strip()
-                    if text.isdigit():
+                    if is_whole(text):
                         return int(text)
     return 1 << 30
 
@@ -279,7 +279,7 @@ def check_memory(plan: Plan, weights_bytes: int) -> Iterator[Finding]:
         return
     needed = 1536 << 20
     text = plan.environment.get("VLLM_CPU_KVCACHE_SPACE", "")
-    cache = int(float(text) * 2**30) if text.replace(".", "", 1).isdigit() else 0
+    cache = int(float(text) * 2**30) if is_whole(text.replace(".", "", 1)) else 0
     if plan.is_cpu:
         needed += weights_bytes + cache
     gib, have = f"{needed / 2**30:.1f} GiB", f"{available / 2**30:.1f} GiB"

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from lifesign.guard.helpers import Helpers
 from lifesign.guard.settings import option_of
-from lifesign.text import Lang, T
+from lifesign.text import Lang, T, is_whole
 
 Level = Literal["ok", "note", "warn", "stop"]
 """`stop`: an engine would not start, or would die. `warn`: it may. `note`: worth knowing. `ok`: looked at, fine."""
@@ -78,7 +78,7 @@ def from_command(plan: Plan) -> Plan:
             plan.model = following[0] if following and not following[0].startswith("-") else None
     if plan.port is None:
         text = option_of(words, "--port")
-        plan.port = int(text) if text and text.isdigit() else (8000 if words else None)
+        plan.port = int(text) if text and is_whole(text) else (8000 if words else None)
     if plan.ranks == 1 and words:
         plan.ranks = _number(words, "--tensor-parallel-size", "-tp") * _number(words, "--pipeline-parallel-size", "-pp")
     return plan
@@ -87,6 +87,6 @@ def from_command(plan: Plan) -> Plan:
 def _number(words: list[str], *names: str) -> int:
     for name in names:
         text = option_of(words, name)
-        if text and text.isdigit():
+        if text and is_whole(text):
             return max(1, int(text))
     return 1

@@ -11,7 +11,7 @@ from typing import Any
 from lifesign.guard.evidence.versions import interpreter_of
 from lifesign.guard.preflight.model import Finding, Plan, ok
 from lifesign.guard.settings import option_of
-from lifesign.text import T
+from lifesign.text import T, is_whole
 
 TIMEOUT_S = 20.0
 OPTIONAL = ("torchvision", "torchaudio", "torchcodec", "opencv-python-headless")
@@ -171,9 +171,9 @@ def check_devices(plan: Plan) -> Iterator[Finding]:
             T("a smaller --tensor-parallel-size, or more devices in CUDA_VISIBLE_DEVICES", "减小 --tensor-parallel-size，或在 CUDA_VISIBLE_DEVICES 里多给几块"),
         )  # fmt: skip
     wanted = option_of(plan.command, "--gpu-memory-utilization") or "0.9"
-    share = float(wanted) if wanted.replace(".", "", 1).isdigit() else 0.9
+    share = float(wanted) if is_whole(wanted.replace(".", "", 1)) else 0.9
     for index, total, used in rows:
-        if total.strip().isdigit() and used.strip().isdigit() and int(used) > int(total) * (1 - share):
+        if is_whole(total.strip()) and is_whole(used.strip()) and int(used) > int(total) * (1 - share):
             yield Finding(
                 "stop", "devices", T(f"GPU {index.strip()}: {used.strip()} of {total.strip()} MiB are in use, {share:g} of it is wanted", f"GPU {index.strip()}：{total.strip()} MiB 已用 {used.strip()} MiB，而要占 {share:g}"),
                 T("end what uses it (lifesign reap shows left-overs), or lower --gpu-memory-utilization", "结束占用它的进程（lifesign reap 可找残留），或调低 --gpu-memory-utilization"),

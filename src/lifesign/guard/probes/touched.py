@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from lifesign.text import is_whole
+
 WATCH_S = 1.0
 LONGEST_S = 4.0
 CPU_WANTED_S = 1.0
@@ -93,7 +95,7 @@ def _marked_bytes(pid: int) -> int | None:
     text = _text(f"/proc/{pid}/smaps_rollup")
     _, found, rest = text.partition("\nReferenced:")
     words = rest.split(None, 1)
-    return int(words[0]) << 10 if found and words and words[0].isdigit() else None
+    return int(words[0]) << 10 if found and words and is_whole(words[0]) else None
 
 
 def _cpu_s(pid: int) -> float:

@@ -12,7 +12,7 @@ from lifesign.remedies import overlay, versions
 from lifesign.remedies.apply import spelled
 from lifesign.remedies.catalog import Catalog, Knob, normal
 from lifesign.remedies.lint.model import Invocation, Problem, Severity, Word
-from lifesign.text import T
+from lifesign.text import T, is_whole
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE]-?\d+)?")
 _HUMAN = re.compile(r"\d+(?:\.\d+)?[kKmMgGtT]")
@@ -239,7 +239,7 @@ class Options:
     # -- JSON ----------------------------------------------------------------------------------------------------------
 
     def _json(self, value: Word, name: str, knob: Knob, text: str) -> Iterator[Problem]:
-        if text.isdigit() or text.lower() == "none" or (knob.name == "--limit-mm-per-prompt" and "=" in text):
+        if is_whole(text) or text.lower() == "none" or (knob.name == "--limit-mm-per-prompt" and "=" in text):
             return
         try:
             parsed = json.loads(text)

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from lifesign.report.model import Advice, Report
+from lifesign.report.render.pasteable import pieces
 from lifesign.report.view import HEADINGS, UNVERIFIED, Row, View, setting, view
 from lifesign.text import Lang, T
 
@@ -80,6 +81,14 @@ class _Page:
             row.rstrip()
             self._console.print(row, soft_wrap=True)
 
+    def command(self, command: Text, indent: int) -> None:
+        """Writes a shell command of one line so that it can be pasted as it stands: see `pasteable`."""
+        for piece in pieces(command.plain, max(20, self.width - indent - 1)):
+            row = Text(" " * indent + piece.before)
+            row.append_text(command[piece.start : piece.end])
+            row.append(piece.after, style=command.style)
+            self._console.print(row, soft_wrap=True)
+
 
 def _head(page: _Page, shown: View) -> None:
     indent = cell_len(shown.heading) + 4
@@ -139,7 +148,7 @@ def _remedies(page: _Page, shown: View, lang: Lang) -> None:
         for change in shown.changes:
             # `+ --flag value` or `--flag: old -> new`: the flag in its new form stands in the command.
             command.highlight_words([change.removeprefix("+ ").partition(":")[0]], "bold reverse")
-        page.block("", command, indent)
+        page.command(command, indent)
         if shown.changes:
             page.block("", f"{HEADINGS['changed'].pick(lang)}: {'; '.join(shown.changes)}", indent, style="dim")
     if shown.remedies:
@@ -160,7 +169,7 @@ def _remedy(page: _Page, heading: str, item: Advice, indent: int, lang: Lang) ->
         page.block("", Text(knob, style="green"), indent + 3)
     if item.command and item.kind not in ("flag", "env"):
         for part in item.command.split("\n"):
-            page.block("", Text(part, style="green"), indent + 3)
+            page.command(Text(part, style="green"), indent + 3)
     if item.valid_in_version is False:
         page.block("", UNVERIFIED.pick(lang), indent + 3, style="yellow")
     for text in (item.why, item.cost, item.note):
