@@ -31,47 +31,49 @@ _COMMAND = re.compile(
 _NUMBER = r"(\d{1,12}(?:,\d{3}){0,4}(?:\.\d{1,6})?)"
 _SIZE = rf"{_NUMBER} ?(GiB|MiB|GB|MB)"
 
-# Sizes are kept in GiB whatever the log prints; (name, pattern with number and unit).
-_SIZES: tuple[tuple[str, str], ...] = (
-    ("total_gib", rf"total capacity of {_SIZE}"),
-    ("total_gib", rf"Free memory on device (?:\S+ )?\([\d.]+/{_SIZE}\)"),
-    ("free_gib", rf"of which {_SIZE} is free"),
-    ("tried_gib", rf"Tried to allocate {_SIZE}"),
-    ("in_use_gib", rf"this process has {_SIZE} memory in use"),
-    ("other_gib", rf"Process \d+ has {_SIZE} memory in use"),
-    ("reserved_gib", rf"{_SIZE} is reserved by PyTorch but unallocated"),
-    ("desired_gib", rf"desired GPU memory utilization \([\d.]+, {_SIZE}\)"),
-    ("kv_needed_gib", rf"\(?{_SIZE} KV cache is needed"),
-    ("kv_available_gib", rf"available KV cache memory \({_SIZE}\)"),
-    ("kv_available_gib", rf"Available KV cache memory: {_SIZE}"),
-    ("weights_gib", rf"(?:Model loading took|Loading model weights took|model weights take) {_SIZE}"),
-    ("graph_gib", rf"Graph capturing finished in \d+ secs, took {_SIZE}"),
-    ("graph_gib", rf"Estimated CUDA graph memory: {_SIZE}"),
-    ("ram_gib", rf"Available RAM: {_SIZE}"),
+# Sizes are kept in GiB whatever the log prints. (name, word that the line must have, pattern with number and unit): the word
+# spares most lines the search, and most runs the compilation of most patterns.
+_SIZES: tuple[tuple[str, str, str], ...] = (
+    ("total_gib", "total capacity", rf"total capacity of {_SIZE}"),
+    ("total_gib", "Free memory on", rf"Free memory on device (?:\S+ )?\([\d.]+/{_SIZE}\)"),
+    ("free_gib", "of which", rf"of which {_SIZE} is free"),
+    ("tried_gib", "Tried to", rf"Tried to allocate {_SIZE}"),
+    ("in_use_gib", "this process", rf"this process has {_SIZE} memory in use"),
+    ("other_gib", "memory in use", rf"Process \d+ has {_SIZE} memory in use"),
+    ("reserved_gib", "is reserved", rf"{_SIZE} is reserved by PyTorch but unallocated"),
+    ("desired_gib", "desired GPU", rf"desired GPU memory utilization \([\d.]+, {_SIZE}\)"),
+    ("kv_needed_gib", "is needed", rf"\(?{_SIZE} KV cache is needed"),
+    ("kv_available_gib", "available KV", rf"available KV cache memory \({_SIZE}\)"),
+    ("kv_available_gib", "Available KV", rf"Available KV cache memory: {_SIZE}"),
+    ("weights_gib", "Model loading", rf"Model loading took {_SIZE}"),
+    ("weights_gib", "model weights", rf"(?:Loading model weights took|model weights take) {_SIZE}"),
+    ("graph_gib", "Graph capturing", rf"Graph capturing finished in \d+ secs, took {_SIZE}"),
+    ("graph_gib", "Estimated CUDA", rf"Estimated CUDA graph memory: {_SIZE}"),
+    ("ram_gib", "Available RAM", rf"Available RAM: {_SIZE}"),
 )
-_PLAIN: tuple[tuple[str, str], ...] = (
-    ("free_gib", rf"Free memory on device (?:\S+ )?\({_NUMBER}/[\d.]+ GiB\)"),
-    ("utilisation", rf"desired GPU memory utilization \({_NUMBER}"),
-    ("max_len", rf"max seq len \({_NUMBER}\)"),
-    ("max_len", rf"Maximum concurrency for {_NUMBER} tokens"),
-    ("concurrency", rf"tokens per request: {_NUMBER}x"),
-    ("est_max_len", rf"estimated maximum model length is {_NUMBER}"),
-    ("derived_max_len", rf"derived max_model_len \([\w.]{{0,60}}={_NUMBER}"),
-    ("asked_max_len", rf"User-specified max_model_len \({_NUMBER}\)"),
-    ("kv_tokens", rf"KV cache size: {_NUMBER} tokens"),
-    ("dummy_requests", rf"warming up sampler with {_NUMBER} dummy requests"),
-    ("vocab_size", rf"vocab_size[=:] ?{_NUMBER}"),
-    ("token_count", rf"stored in KV cache \({_NUMBER}\)"),
-    ("suggested_utilisation", rf"(?:increase|raise|set) `?--gpu-memory-utilization`? to {_NUMBER}"),
-    ("suggested_kv_bytes", rf"--kv-cache-memory(?:-bytes)?[= ]{_NUMBER}"),
-    ("running_reqs", rf"num_running_reqs={_NUMBER}"),
-    ("running_reqs", rf"Running: {_NUMBER} reqs"),
-    ("scheduled_tokens", rf"total_num_scheduled_tokens={_NUMBER}"),
-    ("lora_rank", rf"LoRA rank {_NUMBER} is greater"),
-    ("gpus_seen", rf"total number of available GPUs \({_NUMBER}\)"),
-    ("max_num_batched_tokens", rf"max_num_batched_tokens={_NUMBER}"),
+_PLAIN: tuple[tuple[str, str, str], ...] = (
+    ("free_gib", "Free memory on", rf"Free memory on device (?:\S+ )?\({_NUMBER}/[\d.]+ GiB\)"),
+    ("utilisation", "desired GPU", rf"desired GPU memory utilization \({_NUMBER}"),
+    ("max_len", "max seq len", rf"max seq len \({_NUMBER}\)"),
+    ("max_len", "Maximum concurrency", rf"Maximum concurrency for {_NUMBER} tokens"),
+    ("concurrency", "tokens per request", rf"tokens per request: {_NUMBER}x"),
+    ("est_max_len", "estimated maximum", rf"estimated maximum model length is {_NUMBER}"),
+    ("derived_max_len", "derived max_model_len", rf"derived max_model_len \([\w.]{{0,60}}={_NUMBER}"),
+    ("asked_max_len", "User-specified", rf"User-specified max_model_len \({_NUMBER}\)"),
+    ("kv_tokens", "KV cache size", rf"KV cache size: {_NUMBER} tokens"),
+    ("dummy_requests", "dummy requests", rf"warming up sampler with {_NUMBER} dummy requests"),
+    ("vocab_size", "vocab_size", rf"vocab_size[=:] ?{_NUMBER}"),
+    ("token_count", "stored in KV", rf"stored in KV cache \({_NUMBER}\)"),
+    ("suggested_utilisation", "--gpu-memory-util", rf"(?:increase|raise|set) `?--gpu-memory-utilization`? to {_NUMBER}"),
+    ("suggested_kv_bytes", "--kv-cache-memory", rf"--kv-cache-memory(?:-bytes)?[= ]{_NUMBER}"),
+    ("running_reqs", "num_running_reqs", rf"num_running_reqs={_NUMBER}"),
+    ("running_reqs", "Running:", rf"Running: {_NUMBER} reqs"),
+    ("scheduled_tokens", "total_num_scheduled", rf"total_num_scheduled_tokens={_NUMBER}"),
+    ("lora_rank", "LoRA rank", rf"LoRA rank {_NUMBER} is greater"),
+    ("gpus_seen", "available GPUs", rf"total number of available GPUs \({_NUMBER}\)"),
+    ("max_num_batched_tokens", "max_num_batched", rf"max_num_batched_tokens={_NUMBER}"),
 )
-_FIGURE_RES = tuple((name, re.compile(pattern)) for name, pattern in (*_SIZES, *_PLAIN))
+_FIGURES = (*_SIZES, *_PLAIN)
 _FIGURE_WORDS = (
     "GiB", "MiB", " GB", "tokens", "max_model_len", "dummy requests", "num_running_reqs", "Running:", "max seq len", "vocab_size",
     "total_num_scheduled_tokens", "LoRA rank", "available GPUs",
@@ -150,15 +152,15 @@ def learn(event: Event, life: Life) -> None:
 def _learn_figures(event: Event, life: Life) -> None:
     """Figures of an error: the first one counts, it belongs to the process that failed. Of ordinary lines: the latest."""
     text = event.text[:4000]
-    for name, pattern in _FIGURE_RES:
-        match = pattern.search(text)
+    for name, word, pattern in _FIGURES:
+        match = re.search(pattern, text) if word in text else None
         if match is None:
             continue
         known = life.figures.get(name)
         if known is not None and known[1] in life.error_lines:
             continue
         value = float(match[1].replace(",", ""))
-        if pattern.groups == 2:
+        if match.re.groups == 2:
             value *= _TO_GIB[match[2]]
         life.figures[name] = (round(value, 4), event.line)
         if event.kind in ("exception", "wrapper"):
