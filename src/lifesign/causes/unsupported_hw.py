@@ -63,6 +63,14 @@ SIGNATURES = (
         types=("NotImplementedError", "RuntimeError"),
     ),
     Signature("kernel-missing", any=("Error Internal",), frames=KERNEL_FRAMES),
+    # The launch check of compiled kernels (flash-attention, CUTLASS, xformers): it prints file and line and leaves from C.
+    Signature(
+        "kernel-missing",
+        any=("CUDA error (",),
+        regex=r"CUDA error \([^()\n]{1,300}:\d{1,5}\): (?:invalid argument|invalid device function|no kernel image|invalid configuration argument|too many resources|feature requires|named symbol not found)",
+        kinds=("plain", "native", "log", "exception"),
+        when=reading.is_loud,
+    ),
     Signature(
         "kernel-missing", any=("Error Internal",), regex=r"[Cc]utlass|CUTLASS|TensorRT-LLM|gemm", when=reading.is_loud
     ),

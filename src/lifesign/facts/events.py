@@ -10,6 +10,7 @@ from lifesign.logs.lines import is_progress_bar
 from lifesign.logs.model import Record, Traceback
 from lifesign.logs.tracebacks import Statement, is_interrupt
 
+_TRIED_AGAIN = re.compile(r"\b[Rr]etrying \d{1,3}(?: of |/)\d{1,3}\b")
 _WORKER_FAILED = re.compile(r"Worker failed with error (?:%s, please[^'\"]{0,80}['\"], )?(['\"])(.*)", re.DOTALL)
 # V0: `MQEngineDeadError: ... to find the original error: ValueError('...')`.
 _ORIGINAL = re.compile(r"original error: ([A-Za-z_]\w{2,60})\(['\"](.{3,2000}?)['\"],?\)\.?$", re.DOTALL)
@@ -69,6 +70,9 @@ class EventMaker:
             # What somebody typed is no evidence; its output is.
             return "advice"
         if any(0 <= text.find(part) < 120 for part in words.ADVICE):
+            return "advice"
+        if event.kind == "log" and _TRIED_AGAIN.search(text[-200:]):
+            # The attempt failed, the matter isn't lost: what fails in the end is printed as itself.
             return "advice"
         return "unknown"
 

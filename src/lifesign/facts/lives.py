@@ -209,8 +209,9 @@ def _ends(event: Event, life: Life) -> bool:
         return True
     if event.kind != "exception":
         return False
-    # An uncaught exception before the server is up ends it.
-    return event.weight == "fatal" or (event.weight == "unknown" and event.process.role != "worker" and not life.served)
+    # An uncaught exception before the server is up ends it. `[rank0]:` is how torch's hook prints uncaught ones.
+    uncaught = event.process.role != "worker" or (event.process.name.startswith("rank") and not event.level)
+    return event.weight == "fatal" or (event.weight == "unknown" and uncaught and not life.served)
 
 
 def _ended_outside(event: Event) -> bool:

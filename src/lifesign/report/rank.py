@@ -164,6 +164,9 @@ def _choose(candidates: list[Finding], life: Life) -> Finding:
         if not hangs:
             return _program_around(life) or _quiet_end(life)
         strong = hangs
+    gone = _reported_gone(candidates)
+    if gone is not None and strong and all(_waited_for(finding, gone) for finding in strong):
+        return gone
     if strong:
         return min(strong, key=lambda finding: _key(finding))
     unknown = _unclassified(life)
@@ -177,6 +180,24 @@ def _choose(candidates: list[Finding], life: Life) -> Finding:
     ):
         return min(traces, key=lambda finding: _key(finding))
     return _insufficient(life)
+
+
+def _reported_gone(candidates: list[Finding]) -> Finding | None:
+    """The first line that reports the unexplained end of a process as such."""
+    found = [
+        finding
+        for finding in candidates
+        if finding.strength <= TRACE
+        and finding.event.name in ("worker-died", "core-died")
+        and finding.certainty != "possible"
+    ]
+    return min(found, key=lambda finding: _key(finding)) if found else None
+
+
+def _waited_for(finding: Finding, gone: Finding) -> bool:
+    """Whether `finding` is a wait that ran out after a process was reported gone: it waited for the dead one."""
+    after = finding.event.index > gone.event.index
+    return finding.cause == "timeout-hang" and finding.strength <= SYMPTOM and after
 
 
 _ENGINE_WORDS = (
