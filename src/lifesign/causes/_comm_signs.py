@@ -152,6 +152,12 @@ SIGNATURES = (
     ),
     Signature("hccl-timeout", all=("WorkHCCL", "before timing out"), certainty="supported", strength=SYMPTOM),
     Signature(
+        "hccl-timeout",
+        any=("hccl fftsplus task timeout occurred", "Notify_Wait_Time_Out(EI0002)"),
+        kinds=("plain", "log", "exception", "native"),
+        certainty="supported",
+    ),
+    Signature(
         "nccl-timeout",
         any=(
             "watchdog got stuck",

@@ -261,6 +261,9 @@ def _memory_hint(event: Event, life: Life) -> bool:
     if event.phase is not Phase.SERVING and life.before(event, "Creating LMCacheEngine", within=60) is not None:
         # It pins max_local_cpu_size of host memory in every rank at that moment.
         return True
+    if life.before(event, "Got fatal signal from worker processes", within=4) is not None:
+        # The front end of 0.8 ends its own process tree with SIGKILL after that line.
+        return False
     told_by_shell = "137" in event.text or event.kind == "plain"
     return told_by_shell and event.phase in (Phase.LOAD, Phase.PROFILE)
 

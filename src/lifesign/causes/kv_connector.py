@@ -309,6 +309,10 @@ CAUSE = Cause(
             ),
             kinds=("exception", "wrapper"),
         ),
+        # A C assertion names its source file and function.
+        Signature(
+            "mooncake", any=("Assertion `",), all=("ooncake",), kinds=("native", "plain", "log"), certainty="supported"
+        ),
         Signature("connector", none=_OTHERS, when=_raised_there, kinds=("exception",)),
         Signature(
             "connector",

@@ -147,14 +147,19 @@ _ABORTS = (
     "*** SIGBUS",
     "Bus error (core dumped)",
     "*** SIGABRT",
+    "terminate called",
+    "stack smashing detected",
+    "Assertion `",
 )
+_ENDED = r"(?i)exit(?:ed)?(?: with)?(?: exit)? (?:code|status):? {{0,8}}{}\b"
+"""How a shell, a container runtime or a hosting service tells an exit status; to be filled with the statuses."""
 
 
 def status_of(text: str) -> str:
     """The exit status that a death line prints, in words: `exit code -9 = SIGKILL`; `no exit code printed` if none."""
     cut = text[:4000]
     match = (
-        re.search(r"(?i)exit(?:ed with)? (?:code|status)[:= ]{1,9}(-?\d{1,3}|None)", cut)
+        re.search(r"(?i)exit(?:ed)?(?: with)?(?: exit)? (?:code|status)[:= ]{1,9}(-?\d{1,3}|None)", cut)
         or re.search(r"'[\w-]{1,60}': (-?\d{1,3})", cut)
         or re.search(r"\(code=(-?\d{1,3})\)", cut)
     )
@@ -212,7 +217,9 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
         finding.values["library"] = f"Its topmost library is {library}." if known else "It names no library."
         finding.values["library_zh"] = f"最上面的库是 {library}。" if known else "其中看不出是哪个库。"
         signal = re.search(r"SIG[A-Z]{3,5}", text[:4000])
-        finding.values["status"] = signal[0] if signal else "SIGABRT" if finding.event.has(*_ABORTS[:6]) else "SIGSEGV"
+        finding.values["status"] = (
+            signal[0] if signal else "SIGABRT" if finding.event.has(*_ABORTS[:6], *_ABORTS[-3:]) else "SIGSEGV"
+        )
         if library.startswith("NCCL"):
             finding.certainty = "supported"
             finding.remedies = (READ_STACK, PRELOADS, lib.NCCL_CUMEM_OFF, lib.COLLECT_CORE_DUMP, lib.COLLECT_KERNEL_LOG)
@@ -320,7 +327,7 @@ CAUSE = Cause(
             "worker-died-no-trace",
             any=(
                 "WorkerProc initialization failed due to an exception in a background process",
-                "got fatal signal from worker processes",
+                "Got fatal signal from worker processes",
             ),
             kinds=("exception", "death", "wrapper", "log"),
             strength=TRACE,
@@ -378,15 +385,15 @@ CAUSE = Cause(
         Signature(
             "segfault-native",
             any=("139", "code=dumped"),
-            regex=r"(?i)exit(?:ed with)? (?:code|status):? {0,8}139\b|code=dumped, status=11",
+            regex=_ENDED.format("139") + "|code=dumped, status=11",
             kinds=("plain", "log", "death"),
             strength=TRACE,
             certainty="supported",
         ),
         Signature(
             "signal",
-            any=("137", "134", "135", "143"),
-            regex=r"(?i)exit(?:ed with)? (?:code|status):? {0,8}(?:137|134|135|143)\b",
+            any=("132", "134", "135", "136", "137", "143"),
+            regex=_ENDED.format("(?:132|134|135|136|137|143)"),
             kinds=("plain", "log", "death"),
             strength=TRACE,
             certainty="possible",

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from lifesign.causes import _hang_seen
+from lifesign.causes._hang_awaited import AWAITED, never_spoke
 from lifesign.causes._reading import ascend_code, explain, is_loud, with_value
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life, Phase
@@ -376,6 +377,7 @@ def _stalled(told: list[Event]) -> tuple[Event, float] | None:
 def _hangs(life: Life) -> Iterable[Finding]:
     """Hangs that no line names: the log ends in ring notices, after NCCL's banner, or while a process is awaited."""
     if life.died and not life.orderly:
+        yield from never_spoke(life)
         return
     told = _told(life)
     many = life.world_size > 1
@@ -398,7 +400,7 @@ def _hangs(life: Life) -> Iterable[Finding]:
     if not spoken:
         return
     last = spoken[-1]
-    awaited = "core engine proc(s) to start" in last.text
+    awaited = AWAITED in last.text
     banner = next((e for e in reversed(told) if e.has(*_NCCL_UP)), None)
     started = banner is not None and any(e.kind == "milestone" for e in told if e.index > banner.index)
     if many and banner is not None and not started:
@@ -406,7 +408,7 @@ def _hangs(life: Life) -> Iterable[Finding]:
             "timeout-hang", _SHIMMED if shim else "p2p-iommu-acs", banner, certainty="possible", strength=SYMPTOM
         )
     elif awaited:
-        first = next(e for e in told if "core engine proc(s) to start" in e.text)
+        first = next(e for e in told if AWAITED in e.text)
         yield Finding(
             "timeout-hang", _SHIMMED if shim else "startup-handshake", first, certainty="possible", strength=SYMPTOM
         )
@@ -459,7 +461,13 @@ CAUSE = Cause(
             certainty="supported",
         ),
         Signature("engine-ready-timeout", any=_READY, strength=SYMPTOM, certainty="supported"),
-        Signature("startup-handshake", any=_HANDSHAKE, strength=SYMPTOM, certainty="possible"),
+        Signature(
+            "startup-handshake",
+            any=_HANDSHAKE,
+            strength=SYMPTOM,
+            certainty="possible",
+            when=lambda event, life: life.after(event, "Initializing a V1 LLM engine") is None,
+        ),
         Signature(
             "startup-handshake",
             types=("AssertionError",),

@@ -64,7 +64,11 @@ _PLAIN: tuple[tuple[str, str, str], ...] = (
     ("dummy_requests", "dummy requests", rf"warming up sampler with {_NUMBER} dummy requests"),
     ("vocab_size", "vocab_size", rf"vocab_size[=:] ?{_NUMBER}"),
     ("token_count", "stored in KV", rf"stored in KV cache \({_NUMBER}\)"),
-    ("suggested_utilisation", "--gpu-memory-util", rf"(?:increase|raise|set) `?--gpu-memory-utilization`? to {_NUMBER}"),
+    (
+        "suggested_utilisation",
+        "--gpu-memory-util",
+        rf"(?:increase|raise|set) `?--gpu-memory-utilization`? to {_NUMBER}",
+    ),
     ("suggested_kv_bytes", "--kv-cache-memory", rf"--kv-cache-memory(?:-bytes)?[= ]{_NUMBER}"),
     ("running_reqs", "num_running_reqs", rf"num_running_reqs={_NUMBER}"),
     ("running_reqs", "Running:", rf"Running: {_NUMBER} reqs"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 from lifesign.facts import config, voices
@@ -67,6 +68,7 @@ def _engines(statements: list[Statement]) -> list[list[Statement]]:
     """The statements per engine, where several containers of one log each start one; else all of them together.
 
     Lines without a container, and those of containers without an engine, stay with the engine that spoke before them.
+    Containers whose ranks meet at the same address are nodes of one engine.
     """
     starters = {
         record.process.source
@@ -78,13 +80,37 @@ def _engines(statements: list[Statement]) -> list[list[Statement]]:
     }
     if len(starters) < 2:
         return [statements]
-    shares: dict[str, list[Statement]] = {source: [] for source in starters}
+    engine_of = _joined(statements, starters)
+    if len(set(engine_of.values())) < 2:
+        return [statements]
+    shares: dict[str, list[Statement]] = {source: [] for source in dict.fromkeys(engine_of.values())}
     current = next(iter(statements)).record.process.source
     for statement in statements:
-        source = statement.record.process.source
+        source = engine_of.get(statement.record.process.source, "")
         current = source if source in shares else current
         shares[current if current in shares else next(iter(shares))].append(statement)
     return list(shares.values())
+
+
+_MEETING = re.compile(r"distributed_init_method=tcp://((?!127\.|localhost)[^\s:,]{1,100}:\d{1,5})\b")
+
+
+def _joined(statements: list[Statement], starters: set[str]) -> dict[str, str]:
+    """Each container that starts an engine, and the container that stands for its engine."""
+    engine_of = {source: source for source in sorted(starters)}
+    met: dict[str, str] = {}
+    for record, exc in statements:
+        source = record.process.source
+        if exc is not None or source not in engine_of or "distributed_init_method" not in record.text:
+            continue
+        found = _MEETING.search(record.text[:2000])
+        if found is None:
+            continue
+        first = met.setdefault(found[1], engine_of[source])
+        if first != engine_of[source]:
+            left = engine_of[source]
+            engine_of = {each: first if engine == left else engine for each, engine in engine_of.items()}
+    return engine_of
 
 
 def _lives_of(statements: list[Statement], complete: bool) -> list[Life]:
@@ -296,10 +322,14 @@ def _settle(life: Life) -> None:
         ),
         default=-1,
     )
+    # Where several services write one log, the stop of one that is up again later asked nothing of the others.
+    up_again = max(
+        (event.index for event in life.events if event.kind == "milestone" and event.name == "ready"), default=-1
+    )
     first_signal = next(
         (
             event.index
-            for event in life.events
+            for event in life.events[up_again + 1 :]
             if event.kind == "signal" and event.name != "exit" and event.weight not in ("quoted", "foreign")
         ),
         None,

@@ -229,7 +229,9 @@ NATIVE = (
     "Caught signal 11",
     "Signal: Segmentation fault",
     "Process received signal",
-    "terminate called after throwing",
+    "terminate called",
+    "stack smashing detected",
+    "Assertion `",
     "double free or corruption",
     "corrupted size vs. prev_size",
     "free(): invalid pointer",
@@ -247,7 +249,7 @@ USAGE_ERRORS = (
 
 # What a shell, a container runtime or an orchestrator says about the end of a process.
 OUTSIDE_DEATHS = (
-    "OOMKilled", "exited with code 137", "exit code 137", "exited with code 139", "exit code 139", "exited with code 134", "Exit Code:    137",
+    "OOMKilled", "exited with code 137", "exit code 137", "exited with code 139", "exit code 139", "exited with code 134", "exit code 134", "exit code 136", "Exit Code:    137",
     "Exit Code: 137", "137 true", "CrashLoopBackOff", "Main process exited, code=killed", "Main process exited, code=exited, status=1/FAILURE", "code=dumped", "Killed",
     "killed by the OOM killer", "Failed with result 'oom-kill'", "systemd-oomd killed", "exited with code 143", "status=9/KILL", "status=11/SEGV",
     "status=6/ABRT", "error while attempting to bind on address",

@@ -47,6 +47,8 @@ _GLOG_LEVEL = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 _PYBIND_FRAME = re.compile(r" {0,4}(\S{1,300})\((\d{1,7})\): (\S{1,120})")
 _CI_GROUP = re.compile(r"##\[\w+\]")
 
+# Hosting services (RunPod): `k2v7wq81[info]text\n`, the line's end written out.
+_LEVEL_TAG = re.compile(r"([a-z0-9][\w-]{5,40})\[(?:info|error|warn|warning|debug|stdout|stderr)\](?=\S)")
 _VLLM_NAME = re.compile(r"(?:APIServer|ApiServer|EngineCore|VllmWorker|Worker|DPCoordinator)")
 
 
@@ -93,7 +95,15 @@ class Unwrapper:
                 text, tag, stamp = unpacked
                 parts = [self._strip(part.rstrip("\r")).text for part in text.rstrip("\n").split("\n")]
                 return [one for part in parts for one in _bare(Unwrapped(part, tag, stamp))]
-        return _bare(self._strip(line))
+        outer = self._strip(line)
+        if outer.text.startswith('{"') and _is_record(outer.text):
+            # A program that logs JSON, in a container: its lines stand behind the container's prefix.
+            unpacked = _from_json(outer.text)
+            if unpacked is not None:
+                text, tag, stamp = unpacked
+                lines = text.rstrip("\n").split("\n")
+                return [Unwrapped(part, outer.tag or tag, stamp or outer.stamp) for part in lines]
+        return _bare(outer)
 
     def _strip(self, line: str) -> Unwrapped:
         text, tag, stamp = self._peel(line)
@@ -191,6 +201,9 @@ def _peel_word(text: str, tag: str, stamp: str) -> tuple[str, str, str]:
         if match[3] == "kernel":
             return "kernel: " + text[match.end() :], tag or "kernel", stamp or match[1]
         return text[match.end() :], tag or match[3], stamp or match[1]
+    match = _LEVEL_TAG.match(text)
+    if match:
+        return text[match.end() :].removesuffix("\\n"), tag or match[1], stamp
     match = _SUPERVISOR.match(text)
     if match and stamp:
         return text[match.end() :], tag, stamp
@@ -226,6 +239,30 @@ def _iso(stamp: str) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+_RECORD_KEYS = ('"level', '"severity"', '"logger"', '"lvl"')
+
+
+def _is_record(text: str) -> bool:
+    """Whether JSON text looks like a log record: somebody's data has no level and no logger near its message."""
+    return any(key in text for key in _RECORD_KEYS) and any(f'"{key}"' in text for key in _MESSAGE_KEYS)
+
+
+def _module(item: dict[str, object]) -> str:
+    """File name of the logger that wrote a JSON record (`vllm.v1.engine.core` is `core.py`), else `json`."""
+    name = next((item[key] for key in ("logger", "name", "logger_name") if isinstance(item.get(key), str)), "")
+    parts = str(name).split(".")
+    return f"{parts[-1]}.py" if parts[0] == "vllm" and len(parts) > 1 and parts[-1].isidentifier() else "json"
+
+
+def _speaker(item: dict[str, object]) -> str:
+    """The prefix of the vLLM process that wrote a JSON record: `(EngineCore pid=301) `, or empty."""
+    name = next((item[key] for key in ("processName", "process_name", "process") if isinstance(item.get(key), str)), "")
+    pid = next((item[key] for key in ("pid", "process") if isinstance(item.get(key), int)), None)
+    if pid is None or not _VLLM_NAME.match(str(name)):
+        return ""
+    return f"({name} pid={pid}) "
+
+
 def _from_json(line: str) -> tuple[str, str, str] | None:
     """Text, tag and time of a JSON log line (docker, journald export, structured loggers), or None."""
     try:
@@ -251,10 +288,10 @@ def _from_json(line: str) -> tuple[str, str, str] | None:
     stamp = _iso(next((str(item[key]) for key in _TIME_KEYS if key in item), ""))
     tag = next((str(item[key]) for key in _TAG_KEYS if key in item), "")
     if level and "log" not in item and level.upper() in ("ERROR", "WARNING", "CRITICAL", "INFO", "DEBUG"):
-        where = next((str(item[key]) for key in ("filename", "fileinfo", "module") if key in item), "json")
+        where = next((str(item[key]) for key in ("filename", "fileinfo", "module") if key in item), _module(item))
         number = next((str(item[key]) for key in ("lineno", "line") if key in item), "0")
         if CORE.search(text[:200]) is None:
-            header = f"{level.upper()} 00-00 00:00:00 [{where}:{number}] "
+            header = f"{_speaker(item)}{level.upper()} 00-00 00:00:00 [{where}:{number}] "
             text = "\n".join(header + part for part in text.split("\n"))
     return text, tag, stamp
 
