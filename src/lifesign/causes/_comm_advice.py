@@ -250,3 +250,27 @@ OTHER_ALL2ALL = Remedy(
     ),
     cost=T("slower expert parallelism", "专家并行变慢"),
 )
+
+NVLS_OFF = Remedy(
+    slug="nccl-nvls-off",
+    kind="env",
+    title=T("keep NCCL off NVLink SHARP (multicast)", "让 NCCL 不用 NVLink SHARP（多播）"),
+    why=T(
+        "NVLS joins all GPUs of an NVSwitch into one multicast group; a virtual machine, a container with part of the cards or a fabric manager that isn't ready refuses it.",
+        "NVLS 要把 NVSwitch 上的所有 GPU 编成一个多播组；虚拟机、只分到部分卡的容器，或 fabric manager 未就绪时都会被拒绝。",
+    ),
+    forms=(Form("NCCL_NVLS_ENABLE", "0"),),
+    cost=T("somewhat slower all-reduce on NVSwitch machines", "NVSwitch 机器上的 all-reduce 会慢一些"),
+    source="NCCL environment variables: NCCL_NVLS_ENABLE",
+)
+FABRIC_MANAGER = Remedy(
+    slug="fabric-complete",
+    kind="check",
+    title=T("is the fabric manager running, and the fabric complete?", "fabric manager 在运行吗？fabric 状态正常吗？"),
+    why=T(
+        "On NVSwitch machines it must run in the version of the driver; State must read Completed and Status Success.",
+        "NVSwitch 机器上它必须运行，且版本与驱动一致；State 应为 Completed，Status 应为 Success。",
+    ),
+    command="systemctl status nvidia-fabricmanager --no-pager; nvidia-smi -q | grep -A3 -i fabric",
+    source="NVIDIA Fabric Manager user guide",
+)

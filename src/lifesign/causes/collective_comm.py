@@ -75,6 +75,19 @@ def _refine_warning(finding: Finding, life: Life) -> Finding | None:
             "NCCL's kernels were built by a newer CUDA toolkit than the installed driver understands; the first all-reduce fails on it.",
             "NCCL 的内核由比驱动更新的 CUDA 工具链编译，驱动认不得，第一次 all-reduce 就失败。",
         )
+    return _for_nvls(finding, finding.event.text)
+
+
+def _for_nvls(finding: Finding, *texts: str) -> Finding:
+    """NVLink SHARP named in NCCL's own words brings its switch and the fabric manager to the front."""
+    if any(part in text for text in texts for part in ("nvls.cc", "NVLS", "ulticast")):
+        finding.remedies = (
+            advice.NVLS_OFF,
+            advice.FABRIC_MANAGER,
+            advice.ALL_REDUCE_TEST,
+            advice.NCCL_DEBUG,
+            advice.DRIVER_FOR_PTX,
+        )
     return finding
 
 
@@ -105,6 +118,7 @@ def _refine_nccl(finding: Finding, life: Life) -> Finding | None:
     if finding.subtype == "nccl-remote":
         finding.strength = SYMPTOM
         finding.certainty = "possible"
+    _for_nvls(finding, detail, warned)
     if detail:
         finding.values["detail"] = detail
         return reading.cite(finding, detail[:120])

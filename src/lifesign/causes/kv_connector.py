@@ -311,7 +311,11 @@ CAUSE = Cause(
         ),
         # A C assertion names its source file and function.
         Signature(
-            "mooncake", any=("Assertion `",), all=("ooncake",), kinds=("native", "plain", "log"), certainty="supported"
+            "mooncake",
+            any=(": Assertion `",),
+            all=("ooncake",),
+            kinds=("native", "plain", "log"),
+            certainty="supported",
         ),
         Signature("connector", none=_OTHERS, when=_raised_there, kinds=("exception",)),
         Signature(

@@ -10,6 +10,7 @@ import re
 
 from lifesign.causes._reading import explain
 from lifesign.causes.model import DECISIVE, SYMPTOM, TRACE, Cause, Finding, Signature, Subtype
+from lifesign.facts.events import C_ASSERTION
 from lifesign.facts.model import Event, Life
 from lifesign.remedies import library as lib
 from lifesign.remedies.model import Remedy
@@ -149,7 +150,6 @@ _ABORTS = (
     "*** SIGABRT",
     "terminate called",
     "stack smashing detected",
-    "Assertion `",
 )
 _ENDED = r"(?i)exit(?:ed)?(?: with)?(?: exit)? (?:code|status):? {{0,8}}{}\b"
 """How a shell, a container runtime or a hosting service tells an exit status; to be filled with the statuses."""
@@ -218,7 +218,11 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
         finding.values["library_zh"] = f"最上面的库是 {library}。" if known else "其中看不出是哪个库。"
         signal = re.search(r"SIG[A-Z]{3,5}", text[:4000])
         finding.values["status"] = (
-            signal[0] if signal else "SIGABRT" if finding.event.has(*_ABORTS[:6], *_ABORTS[-3:]) else "SIGSEGV"
+            signal[0]
+            if signal
+            else "SIGABRT"
+            if finding.event.has(*_ABORTS[:6], *_ABORTS[-2:]) or C_ASSERTION.search(text[:4000])
+            else "SIGSEGV"
         )
         if library.startswith("NCCL"):
             finding.certainty = "supported"
@@ -314,6 +318,14 @@ CAUSE = Cause(
         ),
         Signature(
             "segfault-native", any=_ABORTS, kinds=("native", "plain", "log"), strength=SYMPTOM, certainty="supported"
+        ),
+        Signature(
+            "segfault-native",
+            any=(": Assertion `",),
+            regex=C_ASSERTION.pattern,
+            kinds=("native",),
+            strength=SYMPTOM,
+            certainty="supported",
         ),
         Signature(
             "worker-died-no-trace",

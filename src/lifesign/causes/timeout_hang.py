@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from lifesign.causes import _hang_seen
-from lifesign.causes._hang_awaited import AWAITED, never_spoke
+from lifesign.causes._hang_silent import AWAITED, never_spoke, silent_end, stalled
 from lifesign.causes._reading import ascend_code, explain, is_loud, with_value
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life, Phase
@@ -34,12 +34,10 @@ _READY = (
     "Timed out waiting for new engines to send",
 )
 _HANDSHAKE = ("Did not receive response from front-end process within", "Waiting for init message from front-end")
-_STALL = "No available shared memory broadcast block found"
 _SHIM = ("libvgpu", "HAMI-core", "HAMi", "CUDA_DEVICE_MEMORY_LIMIT", "multiprocess_memory_limit", "4pdvGPU")
 _ACS = ("IO_PAGE_FAULT", "AMD-Vi", "ACSCtl", "amd_iommu", "intel_iommu", "DMAR:", "iommu=")
 _CONSTRAINED = ("guided_decoding=GuidedDecodingParams(", "structured_outputs=StructuredOutputsParams(", "guided_json")
 _SHIMMED = "gpu-virtualisation-shim"
-_NO_WORK = ("idle", "shutdown-step", "uvicorn-shutdown", "uvicorn-done", "worker-shutdown", "worker-orphaned")
 _NCCL_UP = ("vLLM is using nccl==", "Init COMPLETE", "NCCL version ")
 
 
@@ -275,6 +273,10 @@ def _fill(finding: Finding, life: Life) -> Finding:
         return finding
     if finding.subtype in ("execute-model-rpc", "engine-iteration") and _compiling_grammar(finding.event, life):
         return replace(finding, subtype="structured-output", certainty="possible")
+    if finding.subtype == "engine-iteration" and life.platform == "cpu":
+        # Without an accelerator a step of a minute is work, not a hang.
+        patient = (lib.ENGINE_ITERATION_TIMEOUT, lib.FEWER_SEQUENCES, FIND_WORKER_ERROR, lib.PY_SPY_STACKS)
+        return replace(finding, remedies=patient)
     if finding.subtype != "execute-model-rpc":
         return finding
     if life.world_size > 1 and life.mentions(*_SHIM) is not None:
@@ -337,43 +339,6 @@ def _told(life: Life) -> list[Event]:
     return told
 
 
-def _silent_end(told: list[Event], stopped: bool) -> Event | None:
-    """The line on which a hang shows: the first ring notice after the last sign of work; None when the log goes on.
-
-    When somebody ended it, two notices are asked for: one minute of waiting is no hang.
-    """
-    working = [e.index for e in told if e.kind in ("progress", "milestone") and e.name not in _NO_WORK]
-    last_work = max(working, default=-1)
-    stalls = [event for event in told if _STALL in event.text and event.index > last_work]
-    if not stalls:
-        return None
-    if any(e.kind in ("exception", "wrapper", "death", "native") for e in told if e.index > stalls[0].index):
-        return None
-    return stalls[0] if len(stalls) > 1 or not stopped else None
-
-
-_STALL_S = 180.0
-"""So long without a token is no slow step on an accelerator; the prefill of a very long prompt stays below it."""
-
-
-def _stalled(told: list[Event]) -> tuple[Event, float] | None:
-    """The first statistics line of a stall that lasts to the log's end, with its length in seconds."""
-    first: Event | None = None
-    last: Event | None = None
-    for event in reversed(told):
-        if event.kind == "progress" and event.name != "idle":
-            break
-        loaded = re.search(r"(?:Running|Waiting): [1-9]\d{0,5} reqs", event.text[:2000])
-        if event.name == "idle" and not loaded:
-            break
-        if event.name == "idle" and event.time_s is not None:
-            first, last = event, last or event
-    if first is None or last is None or first.time_s is None or last.time_s is None:
-        return None
-    span = last.time_s - first.time_s
-    return (first, span) if span >= _STALL_S else None
-
-
 def _hangs(life: Life) -> Iterable[Finding]:
     """Hangs that no line names: the log ends in ring notices, after NCCL's banner, or while a process is awaited."""
     if life.died and not life.orderly:
@@ -382,7 +347,8 @@ def _hangs(life: Life) -> Iterable[Finding]:
     told = _told(life)
     many = life.world_size > 1
     shim = many and life.mentions(*_SHIM) is not None
-    event = _silent_end(told, stopped=len(told) < len(life.events) and life.orderly)
+    stop = next((e for e in life.events if e.kind == "signal" and e.weight not in ("quoted", "foreign")), None)
+    event = silent_end(told, stop if life.orderly else None)
     if event is not None:
         subtype = "shm-broadcast-stall"
         if many and not life.served:
@@ -390,7 +356,7 @@ def _hangs(life: Life) -> Iterable[Finding]:
             subtype = "p2p-iommu-acs" if init or life.mentions(*_ACS) else "p2p-hang"
         yield Finding("timeout-hang", _SHIMMED if shim else subtype, event, certainty="possible", strength=SYMPTOM)
         return
-    stall = _stalled(told) if life.platform != "cpu" else None
+    stall = stalled(told) if life.platform != "cpu" else None
     if stall is not None:
         found = Finding("timeout-hang", "no-progress", stall[0], certainty="possible", strength=SYMPTOM)
         found.values["span"] = f"{stall[1]:.0f}"

@@ -10,6 +10,8 @@ from lifesign.logs.lines import is_progress_bar
 from lifesign.logs.model import Record, Traceback
 from lifesign.logs.tracebacks import Statement, is_interrupt
 
+C_ASSERTION = re.compile(r": Assertion `[^\n]{1,600}' failed\.")
+"""glibc's assert(): a quote closes the expression. Device assertions of CUDA close it with a back quote, those of CANN say no `failed`."""
 _TRIED_AGAIN = re.compile(r"\b[Rr]etrying \d{1,3}(?: of |/)\d{1,3}\b")
 _WORKER_FAILED = re.compile(r"Worker failed with error (?:%s, please[^'\"]{0,80}['\"], )?(['\"])(.*)", re.DOTALL)
 # V0: `MQEngineDeadError: ... to find the original error: ValueError('...')`.
@@ -153,7 +155,7 @@ def _classify(record: Record) -> tuple[Kind, str]:
     for mark in words.MILESTONES:
         if mark.text in text:
             return "milestone", mark.name
-    if record.bare and any(part in text for part in words.NATIVE):
+    if record.bare and (any(part in text for part in words.NATIVE) or C_ASSERTION.search(text[:4000])):
         return "native", ""
     return ("plain" if record.bare else "log"), ""
 

@@ -231,7 +231,6 @@ NATIVE = (
     "Process received signal",
     "terminate called",
     "stack smashing detected",
-    "Assertion `",
     "double free or corruption",
     "corrupted size vs. prev_size",
     "free(): invalid pointer",

@@ -24,8 +24,8 @@ def advise(finding: Finding, life: Life, subtype: Subtype | None, lang: Lang) ->
     seen: set[tuple[str, str, str]] = set()
     for remedy in remedies:
         each = render(remedy, life, finding.values)
-        # SGLang's flags are others; two intents may come down to one flag in an old release.
-        if each is None or (life.engine == "sglang" and each.knob) or _same(each) in seen:
+        # Two intents may come down to one flag in an old release.
+        if each is None or _is_foreign(each, life, finding.cause) or _same(each) in seen:
             continue
         seen.add(_same(each))
         rendered.append(each)
@@ -34,7 +34,7 @@ def advise(finding: Finding, life: Life, subtype: Subtype | None, lang: Lang) ->
     first = next((each for each in rendered if each.knob), None)
     command = ""
     changes: list[str] = []
-    if first is not None:
+    if first is not None and life.engine != "sglang":
         # Only what the user set: the engine's own config line would add every default.
         own = replace(life, config=life.user_args)
         built = corrected_command(own, [first])
@@ -42,6 +42,24 @@ def advise(finding: Finding, life: Life, subtype: Subtype | None, lang: Lang) ->
             command = built.text
             changes = [_change(each) for each in built.changes]
     return [_advice(number, each, lang) for number, each in enumerate(rendered, 1)], command, changes
+
+
+_ACCELERATED = ("NCCL_", "CUDA_", "PYTORCH_CUDA_", "TORCH_NCCL_")
+_ON_ACCELERATORS = ("torch.cuda", "'nccl'", "nvidia-smi")
+_WAITS = ("timeout-hang", "silent-death", "process-lifecycle")
+
+
+def _is_foreign(each: RenderedRemedy, life: Life, cause: str) -> bool:
+    """Whether this advice is for another engine or machine.
+
+    SGLang's flags aren't vLLM's (CUDA's and NCCL's variables serve both). On the CPU back end there is neither CUDA nor NCCL to
+    wait for; where they fail by name the log itself says that they are there.
+    """
+    if life.platform == "cpu" and cause in _WAITS:
+        command = each.command
+        if each.knob.startswith(_ACCELERATED) or any(word in command for word in _ON_ACCELERATORS):
+            return True
+    return life.engine == "sglang" and (each.knob.startswith("VLLM_") or (bool(each.knob) and not is_env(each.knob)))
 
 
 def _change(change: Change) -> str:

@@ -149,10 +149,14 @@ def known_of(finding: Finding, life: Life, subtype: Subtype | None, lang: Lang) 
     if not issues:
         issues = here[:MAX_KNOWN]
     shown = [KnownIssue(each.ref, _span(each.since, each.until), each.fixed_in, each.why.pick(lang)) for each in issues]
+    if life.engine == "sglang":
+        # vLLM's reports tell little about another engine.
+        shown = [each for each in shown if not each.ref.startswith("vllm")]
     names = {each.ref for each in shown}
     # Of another release or platform: no use to this reader.
     names |= {ref for issue in known if issue not in here for ref in (issue.ref, *issue.also)}
-    extra = [KnownIssue(ref) for ref in (subtype.known if subtype else ()) if ref not in names]
+    more = subtype.known if subtype is not None and life.engine != "sglang" else ()
+    extra = [KnownIssue(ref) for ref in more if ref not in names]
     return shown + extra[: max(0, MAX_KNOWN - len(shown))]
 
 

@@ -137,7 +137,9 @@ def _can_be_root(finding: Finding, life: Life) -> bool:
     if finding.role != "root" or event.weight in ("request", "teardown", "advice", "quoted", "foreign"):
         return False
     if event.kind == "kernel":
-        return _is_of_this_life(event, life)
+        # Memory that the machine lacked for a moment is no reason for what happened long after; a fault of the device may be.
+        passed = finding.cause in ("device-oom", "host-oom") and lived_on(event, life)
+        return _is_of_this_life(event, life) and not passed
     return not lived_on(event, life)
 
 
