@@ -240,6 +240,10 @@ def _ends(event: Event, life: Life) -> bool:
     return event.weight == "fatal" or (event.weight == "unknown" and uncaught and not life.served)
 
 
+_BY_SIGNAL = re.compile(r"(?i)exit(?:ed)?(?: with)?(?: exit)? (?:code|status):? {0,8}(?:13[245679]|143)\b")
+"""128 + the number of a signal, as shells, container runtimes and hosting services tell it."""
+
+
 def _ended_outside(event: Event) -> bool:
     """Whether a shell, the kernel or an orchestrator says that an engine process ended by force or never started."""
     text = event.text
@@ -253,7 +257,11 @@ def _ended_outside(event: Event) -> bool:
         return False
     if any(part in text for part in words.USAGE_ERRORS):
         return True
-    return text.strip() == "Killed" or any(part in text for part in words.OUTSIDE_DEATHS if part != "Killed")
+    return (
+        text.strip() == "Killed"
+        or _BY_SIGNAL.search(text[:4000]) is not None
+        or any(part in text for part in words.OUTSIDE_DEATHS if part != "Killed")
+    )
 
 
 _NEXT = {

@@ -246,12 +246,11 @@ USAGE_ERRORS = (
     ": error: ambiguous option",
 )
 
-# What a shell, a container runtime or an orchestrator says about the end of a process.
+# What a shell, a container runtime or an orchestrator says about the end of a process; exit statuses: lives.py.
 OUTSIDE_DEATHS = (
-    "OOMKilled", "exited with code 137", "exit code 137", "exited with code 139", "exit code 139", "exited with code 134", "exit code 134", "exit code 136", "Exit Code:    137",
-    "Exit Code: 137", "137 true", "CrashLoopBackOff", "Main process exited, code=killed", "Main process exited, code=exited, status=1/FAILURE", "code=dumped", "Killed",
-    "killed by the OOM killer", "Failed with result 'oom-kill'", "systemd-oomd killed", "exited with code 143", "status=9/KILL", "status=11/SEGV",
-    "status=6/ABRT", "error while attempting to bind on address",
+    "OOMKilled", "137 true", "CrashLoopBackOff", "Main process exited, code=killed", "Main process exited, code=exited, status=1/FAILURE",
+    "code=dumped", "Killed", "killed by the OOM killer", "Failed with result 'oom-kill'", "systemd-oomd killed", "status=9/KILL",
+    "status=11/SEGV", "status=6/ABRT", "error while attempting to bind on address",
 )  # fmt: skip
 
 FATAL_HEADERS = (
