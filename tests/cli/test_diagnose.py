@@ -120,7 +120,7 @@ def test_the_users_own_command_is_corrected() -> None:
     command = "VLLM_LOGGING_LEVEL=INFO vllm serve /m/x --max-num-seqs 256 --port 8123"
     verdict = json.loads(run("diagnose", log, "--command", command, "--format", "json").stdout)["verdict"]
     seqs = next(item["value"] for item in verdict["remedies"] if item["knob"] == "--max-num-seqs")
-    assert 1 < int(seqs) < 256
+    assert 1 <= int(seqs) < 256
     assert verdict["command"] == f"VLLM_LOGGING_LEVEL=INFO vllm serve /m/x --max-num-seqs {seqs} --port 8123"
     assert verdict["changes"] == [f"--max-num-seqs: 256 -> {seqs}"]
 
@@ -141,7 +141,46 @@ def test_extra_evidence_decides(tmp_path: Path) -> None:
     assert any(line["path"] == str(kernel) for line in both["evidence"] if line["role"] == "root")
 
 
+def test_a_container_s_command_is_corrected_in_place() -> None:
+    sample = str(ROOT / "samples" / "engine-dead-sampler-oom.log")
+    command = "docker run --gpus all vllm/vllm-openai:v0.8.5 --model x --max-num-seqs 256"
+    verdict = json.loads(run("diagnose", sample, "--command", command, "--format", "json").stdout)["verdict"]
+    # The log's array was 2.00 GiB for 4 sequences: 256 of them, or 64, can't fit into 1.21 GiB either.
+    assert verdict["command"] == command.replace("256", "1")
+    assert verdict["changes"] == ["--max-num-seqs: 256 -> 1"]
+
+
 # -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "part"),
+    [
+        ("ls -la", "starts no vLLM"),
+        ("torchrun x.py", "starts no vLLM"),
+        ("vllm serve x 'unclosed", "quote"),
+        ("", "starts no vLLM"),
+    ],
+)
+def test_a_command_that_can_not_be_corrected_is_refused(command: str, part: str) -> None:
+    text = one_sentence(run("diagnose", str(OOM), "--command", command))
+    assert "--command" in text
+    assert part in text
+    assert "无法修改 --command" in one_sentence(run("diagnose", str(OOM), "--lang", "zh", "--command", command))
+
+
+def test_a_wrapped_command_is_corrected() -> None:
+    command = "env A=1 uv run vllm serve m --max-num-seqs 256"
+    sample = str(ROOT / "samples" / "engine-dead-sampler-oom.log")
+    verdict = json.loads(run("diagnose", sample, "--command", command, "--format", "json").stdout)["verdict"]
+    assert verdict["command"] == "env A=1 uv run vllm serve m --max-num-seqs 1"
+
+
+def test_a_version_that_is_none_is_refused_and_a_nightly_is_not() -> None:
+    assert "'banana' is no vLLM release" in one_sentence(run("diagnose", str(OOM), "--vllm-version", "banana"))
+    nightly = json.loads(run("diagnose", str(OOM), "--vllm-version", "nightly", "--format", "json").stdout)
+    notes = {item["note"] for item in nightly["verdict"]["remedies"] if item["knob"]}
+    assert notes == {"not verified for nightly: newer than the catalog, which ends at 0.33.0"}
 
 
 def test_missing_file() -> None:

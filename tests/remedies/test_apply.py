@@ -178,6 +178,6 @@ def test_a_command_that_can_not_be_used_is_not_used(command: str) -> None:
     assert made.text == "vllm serve org/model --enforce-eager"
 
 
-def test_pipes_end_the_command() -> None:
-    made = corrected_command(life(command="vllm serve m --port 1 2>&1 | tee log"), [])
-    assert made.text == "vllm serve m --port 1"
+def test_pipes_end_the_arguments_and_stay() -> None:
+    at = life(command="vllm serve m --port 1 2>&1 | tee log")
+    assert corrected_command(at, [shown(lib.EAGER, at)]).text == "vllm serve m --port 1 --enforce-eager 2>&1 | tee log"

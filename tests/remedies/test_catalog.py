@@ -151,7 +151,7 @@ def test_json_keys() -> None:
         ("0.34.0.dev5", "0.33.0", "newer"),
         ("0.6.3", "0.8.5", "older"),
         ("", "0.33.0", "unknown"),
-        ("nightly", "0.33.0", "unknown"),
+        ("nightly", "0.33.0", "newer"),
     ],
 )
 def test_basis(version: str, release: str, standing: str) -> None:

@@ -39,7 +39,7 @@ def test_eager_says_what_the_graphs_took() -> None:
     rendered = render(lib.EAGER, life(graph_gib=0.54))
     assert rendered is not None
     assert rendered.how is not None
-    assert "0.54 GiB" in rendered.how.en
+    assert "553 MiB" in rendered.how.en
 
 
 def test_a_smaller_share_says_what_it_costs() -> None:

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from lifesign.facts.model import Life
-from lifesign.remedies import sizing
+from lifesign.remedies import limits, sizing
+from lifesign.text import T
 
 NAMES = (
     "free_gib", "tried_gib", "total_gib", "weights_gib", "kv_needed_gib", "kv_available_gib", "est_max_len", "dummy_requests",
@@ -89,21 +90,65 @@ def test_raise_utilisation_only_where_it_is_enough() -> None:
 
 
 def test_policy_of_time_outs() -> None:
-    assert sizing.policy_timeout_s("cuda", 256) == pytest.approx(81.2)
-    assert sizing.policy_timeout_s("cpu", 64) == 364
-    assert sizing.policy_timeout_s("cpu", 10_000) == 1800
+    assert limits.policy_timeout_s("cuda", 256) == pytest.approx(81.2)
+    assert limits.policy_timeout_s("cpu", 64) == 364
+    assert limits.policy_timeout_s("cpu", 10_000) == 1800
     for sequences in (1, 16, 64, 256, 1024):
-        assert sizing.policy_timeout_s("cpu", sequences) > sizing.policy_timeout_s("cuda", sequences)
+        assert limits.policy_timeout_s("cpu", sequences) > limits.policy_timeout_s("cuda", sequences)
 
 
 def test_step_time_out_grows_and_is_capped() -> None:
-    default = sizing.step_timeout(life())
+    default = limits.step_timeout(life())
     assert default is not None
     assert default.value == "600"
-    longer = sizing.step_timeout(life(env={"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "1000"}))
+    longer = limits.step_timeout(life(env={"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "1000"}))
     assert longer is not None
     assert longer.value == "1800"
-    assert sizing.step_timeout(life(env={"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "1800"})) is None
+    assert limits.step_timeout(life(env={"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "1800"})) is None
+
+
+def limit(at: Life, sequences: int, ran_out_s: float | None = None) -> tuple[str, str]:
+    computed = limits.longer_step_limit(at, sequences, T("now", "现"), ran_out_s)
+    assert computed is not None
+    return computed.value, computed.how.en
+
+
+def test_a_longer_limit_names_the_term_that_won() -> None:
+    assert limit(life(platform="cpu"), 2) == ("600", "now; 600 s: twice the limit that ran out")
+    assert limit(life(platform="cpu"), 900) == ("1200", "now; 1200 s: the policy for 900 sequences on cpu (1200 s)")
+    assert limit(life(step_s=300), 4) == ("900", "now; 900 s: three times the longest step seen (300 s)")
+    assert limit(life(step_s=700), 4) == ("1800", "now; 1800 s: three times the longest step seen (700 s), capped")
+
+
+def test_a_default_that_the_log_disproves_is_not_doubled() -> None:
+    """The engine lived for 28 s: what ran out was at most that, and twice 300 s has no ground."""
+    assert limit(life(platform="cpu"), 2, 28.0) == (
+        "310",
+        "now; 310 s: the policy for 2 sequences on cpu (302 s), rounded up",
+    )
+    assert limit(life(), 2, 28.0) == ("300", "now; 300 s: vLLM's default, which a setting had shortened")
+    assert limit(life(), 2, 200.0) == ("400", "now; 400 s: twice the limit that ran out")
+
+
+@pytest.mark.parametrize(
+    ("platform", "version", "ranks", "sequences"),
+    [
+        ("cuda", "0.32.0", 4, 256), ("cpu", "0.9.1", 1, 256), ("cpu", "0.9.2", 2, 32), ("cpu", "0.10.0", 1, 128), ("cpu", "0.32.0", 2, 256),
+        ("cpu", "", 1, 128),
+    ],
+)  # fmt: skip
+def test_the_default_batch_of_a_release(platform: str, version: str, ranks: int, sequences: int) -> None:
+    assert sizing.default_sequences(platform, version, ranks) == sequences
+
+
+def test_the_warm_up_s_figures_belong_to_the_warm_up_s_batch() -> None:
+    """The reader's command asks for 256, the log's array was one of 4 sequences."""
+    at = life(dummy_requests=4, free_gib=1.21, tried_gib=2.0)
+    at.config["max_num_seqs"] = 256
+    computed = sizing.fewer_sequences(at)
+    assert computed is not None
+    assert computed.value == "1"
+    assert computed.how.en.startswith("2.00 GiB for 4 sequences, 1.21 GiB free: so few that")
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -132,7 +177,7 @@ def test_never_equal_to_or_worse_than_now(seed: int) -> None:
         more = [
             (sizing.raise_utilisation, sizing.current_utilisation(at)),
             (sizing.more_tensor_parallel, sizing.current_tensor_parallel(at)),
-            (sizing.step_timeout, sizing.current_step_timeout_s(at)),
+            (limits.step_timeout, sizing.current_step_timeout_s(at)),
         ]
         for function, now in less:
             computed = function(at)

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from lifesign.errors import UsageError
 from lifesign.remedies import versions
 from lifesign.remedies.catalog import load
 
@@ -28,10 +29,28 @@ def test_prefix_and_local_part_do_not_count(same: str) -> None:
     assert versions.key(same) == versions.key("0.9.2")
 
 
-@pytest.mark.parametrize("text", ["", "nightly", "dev", "v", "7", "x.y.z", "-1.2"])
+@pytest.mark.parametrize("text", ["", "banana", "dev", "v", "7", "x.y.z", "-1.2"])
 def test_what_is_no_version(text: str) -> None:
     assert versions.key(text) is None
     assert versions.within(text, "0.9.0", None) is None
+
+
+def test_a_nightly_build_is_newer_than_every_release() -> None:
+    assert versions.at_least("nightly", "99.0.0") is True
+    assert versions.within("nightly", "0.9.2", "0.33.0") is False
+
+
+@pytest.mark.parametrize(
+    "text", ["0.32.0", "v0.11.2", "0.11.1rc2", "0.11.1rc2.dev3+g12ab.d2025", "0.8.5.post1", "0.9.0.1", "0.32.0+cpu", "nightly", "main"]
+)  # fmt: skip
+def test_versions_that_a_reader_may_give(text: str) -> None:
+    versions.known_or_refuse(text)
+
+
+@pytest.mark.parametrize("text", ["", "banana", "0.9.2banana", "latest", "0.9 2", "1", "--lang"])
+def test_texts_that_are_no_version_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is no vLLM release"):
+        versions.known_or_refuse(text)
 
 
 def test_within_is_inclusive_on_both_ends() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from lifesign.causes import _reading as reading
 from lifesign.remedies.library import host, loading
-from lifesign.remedies.model import Form, Remedy
+from lifesign.remedies.model import LESS, Form, Remedy
 from lifesign.text import T
 
 LINT = loading.FIX_FLAG
@@ -64,7 +64,7 @@ MAX_MODEL_LEN = (LENGTH_OUT, ROPE)
 def for_length(derived: str, line: int) -> tuple[Remedy, ...]:
     """The advice for a context that is too long, with the derived length as the value."""
     how = T("the length that the model's configuration gives", "模型配置给出的长度")
-    return (reading.with_value(SHORTER, derived, how, line), LENGTH_OUT, ROPE)
+    return (reading.with_value(SHORTER, derived, how, line, LESS), LENGTH_OUT, ROPE)
 
 
 TENSOR_PARALLEL = Remedy(
@@ -83,13 +83,13 @@ def for_heads(heads: int, asked: int, line: int) -> Remedy:
     while fitting * 2 < asked and heads % (fitting * 2) == 0:
         fitting *= 2
     how = f"{heads} / {fitting} = {heads // fitting}"
-    return reading.with_value(TENSOR_PARALLEL, str(fitting), T(how, how), line)
+    return reading.with_value(TENSOR_PARALLEL, str(fitting), T(how, how), line, LESS)
 
 
 def for_gpus(gpus: int, line: int) -> Remedy:
     """As many ranks as there are GPUs."""
     return reading.with_value(
-        TENSOR_PARALLEL, str(gpus), T("the number of GPUs in the message", "报错里的 GPU 数"), line
+        TENSOR_PARALLEL, str(gpus), T("the number of GPUs in the message", "报错里的 GPU 数"), line, LESS
     )
 
 

@@ -138,9 +138,9 @@ def speculates(life: Life) -> str:
     return match[1].lower() if match else "on"
 
 
-def with_value(remedy: Remedy, value: str, how: T, line: int = 0) -> Remedy:
-    """The remedy with a value that was read or computed from the log's own numbers."""
-    computed = Computed(value, how, (line,) if line else ())
+def with_value(remedy: Remedy, value: str, how: T, line: int = 0, direction: int = 0) -> Remedy:
+    """The remedy with a value that was read or computed from the log's own numbers. direction: as in `Computed`."""
+    computed = Computed(value, how, (line,) if line else (), direction)
     return replace(remedy, value=lambda _life: computed, unless=None)
 
 

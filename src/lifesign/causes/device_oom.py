@@ -16,7 +16,7 @@ from lifesign.causes._oom_subtypes import SUBTYPES
 from lifesign.causes.model import SYMPTOM, Cause, Certainty, Finding, Signature
 from lifesign.facts.model import Event, Life, Phase
 from lifesign.remedies.library import graphs, host, loading, memory
-from lifesign.remedies.model import Remedy
+from lifesign.remedies.model import LESS, Remedy
 from lifesign.text import T
 
 OOM_TEXTS = (
@@ -301,7 +301,7 @@ def _free_at_start(finding: Finding, life: Life) -> Finding:
     fitting = int((free / total - 0.01) * 100) / 100 if total else 0.0
     if 0.1 <= fitting < share:
         how = T(f"{match[1]} of {match[2]} GiB are free", f"{match[2]} GiB 中空闲 {match[1]} GiB")
-        fit = reading.with_value(fit, f"{fitting:.2f}", how, finding.event.line)
+        fit = reading.with_value(fit, f"{fitting:.2f}", how, finding.event.line, LESS)
     if used <= _DISPLAY_GIB or used <= _DISPLAY_SHARE * total:
         note = T(
             f"{match[1]} of {match[2]} GiB were free and {match[4]} GiB wanted: the {used:.2f} GiB in use look like a display, a desktop or the driver.",
@@ -365,7 +365,7 @@ def _kv_cache(finding: Finding, life: Life) -> Finding:
     if estimate is not None and int(estimate[1]) > 0:
         finding.values["estimated_max_model_len"] = estimate[1]
         how = T("vLLM's own estimate of what fits", "vLLM 自己估算的可用长度")
-        remedies[0] = reading.with_value(memory.SHORTER_CONTEXT, estimate[1], how, finding.event.line)
+        remedies[0] = reading.with_value(memory.SHORTER_CONTEXT, estimate[1], how, finding.event.line, LESS)
     if life.config.get("num_gpu_blocks_override"):
         remedies.insert(0, advice.NO_BLOCK_OVERRIDE)
     finding.remedies = tuple(remedies)

@@ -14,7 +14,7 @@ from lifesign.causes._quant import LOAD_FRAMES, QUANT_NAMES, QUANT_SUFFIX, is_qu
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life, Phase
 from lifesign.remedies.library import graphs, loading
-from lifesign.remedies.model import Computed, Form, Remedy
+from lifesign.remedies.model import LESS, Computed, Form, Remedy
 from lifesign.text import T, is_whole
 
 
@@ -195,7 +195,7 @@ def _split_advice(finding: Finding, life: Life) -> tuple[Remedy, ...]:
         if fitting:
             shard = whole // fitting
             how = f"{match[1]} x {ranks} = {whole}; {whole} / {fitting} = {shard} = {shard // unit} x {unit}"
-            remedies = [reading.with_value(FEWER_RANKS, str(fitting), T(how, how), event.line)]
+            remedies = [reading.with_value(FEWER_RANKS, str(fitting), T(how, how), event.line, LESS)]
         if whole % unit:
             # Not even one GPU holds whole groups: no way of splitting helps.
             return (replace(NEWER_FOR_CHECKPOINT, why=_NO_SPLIT.fill(whole=whole, unit=unit)), REQUANTISE)

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from lifesign.causes import _hang_seen
 from lifesign.causes._hang_silent import AWAITED, never_spoke, silent_end, stalled
-from lifesign.causes._reading import ascend_code, explain, is_loud, with_value
+from lifesign.causes._reading import ascend_code, explain, is_loud
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life, Phase
 from lifesign.remedies import library as lib
-from lifesign.remedies import sizing, versions
+from lifesign.remedies import limits, sizing, versions
 from lifesign.remedies.model import Remedy
 from lifesign.text import T
 
@@ -66,13 +66,21 @@ def _limit(life: Life, event: Event | None = None) -> T:
     default_s = sizing.current_step_timeout_s(life)
     if life.env.get("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS") or "step_timeout_s" in life.figures:
         return T(f"{default_s:g} s", f" {default_s:g} 秒")
-    lived_s = _lived_s(life, event) if event is not None else None
-    if lived_s is not None and lived_s < default_s - 5:
+    if event is not None and _is_shorter_than_default(life, event):
+        lived_s = _lived_s(life, event) or 0.0
         return T(
             f"a value below the default of {default_s:g} s: the engine lived for only {lived_s:.0f} s",
             f"比默认 {default_s:g} 秒短的设定值，因为引擎总共只活了 {lived_s:.0f} 秒",
         )
     return T(f"{default_s:g} s unless set otherwise", f"默认的 {default_s:g} 秒")
+
+
+def _is_shorter_than_default(life: Life, event: Event) -> bool:
+    """Whether the limit that ran out was shorter than the release's, because the engine didn't live as long as that."""
+    if life.env.get("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS") or "step_timeout_s" in life.figures:
+        return False
+    lived_s = _lived_s(life, event)
+    return lived_s is not None and lived_s < sizing.current_step_timeout_s(life) - 5
 
 
 def _lived_s(life: Life, event: Event) -> float | None:
@@ -290,7 +298,9 @@ def _fill(finding: Finding, life: Life) -> Finding:
         remedies = _RPC_P2P if life.platform == "cuda" and life.progress_index < 0 else _RPC_MANY
     # Half the allowed number helps only if the step held more than that.
     idle = {lib.FEWER_SEQUENCES.slug} if 2 * count <= sizing.current_sequences(life) else set()
-    finding.remedies = tuple(_sized(remedy, life, count, limit) for remedy in remedies if remedy.slug not in idle)
+    finding.remedies = tuple(
+        _sized(remedy, life, count, limit, finding.event) for remedy in remedies if remedy.slug not in idle
+    )
     if life.platform == "cpu" and finding.event.phase is Phase.SERVING:
         explain(
             finding,
@@ -303,20 +313,14 @@ def _fill(finding: Finding, life: Life) -> Finding:
     return finding
 
 
-def _sized(remedy: Remedy, life: Life, count: int, limit: T) -> Remedy:
-    """The longer limit computed for the sequences that were really in the step; other remedies as they are."""
-    if remedy is not lib.LONGER_STEP_TIMEOUT or count == sizing.current_sequences(life):
+def _sized(remedy: Remedy, life: Life, count: int, limit: T, event: Event) -> Remedy:
+    """The longer limit computed for the sequences that were really in the step, from the limit that the log shows; other
+    remedies as they are."""
+    if remedy is not lib.LONGER_STEP_TIMEOUT:
         return remedy
-    now_s = sizing.current_step_timeout_s(life)
-    policy_s = sizing.policy_timeout_s(life.platform, count)
-    limit_s = min(sizing.TIMEOUT_CAP_S, -(-max(policy_s, 2 * now_s) // 10) * 10)
-    if limit_s <= now_s:
-        return remedy
-    how = T(
-        f"now {limit.en}; policy for {count} sequences on {life.platform}: {policy_s:g} s; at most {sizing.TIMEOUT_CAP_S} s",
-        f"现为{limit.zh}；按 {life.platform} 上 {count} 个序列计算需 {policy_s:g} 秒；上限 {sizing.TIMEOUT_CAP_S} 秒",
-    )
-    return with_value(remedy, f"{limit_s:.0f}", how)
+    ran_out_s = _lived_s(life, event) if _is_shorter_than_default(life, event) else None
+    computed = limits.longer_step_limit(life, count, T(f"now {limit.en}", f"现为{limit.zh}"), ran_out_s)
+    return replace(remedy, value=lambda _life: computed, unless=None)
 
 
 def _compiling_grammar(event: Event, life: Life) -> bool:

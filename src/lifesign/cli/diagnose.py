@@ -9,7 +9,7 @@ from typing import TextIO
 import typer
 
 from lifesign.errors import UsageError
-from lifesign.text import Lang, default_lang
+from lifesign.text import Lang, T, default_lang
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -53,6 +53,23 @@ def diagnose(
                 "no log given. Name a file (`lifesign diagnose vllm.log`) or pipe one in (`docker logs NAME 2>&1 | lifesign diagnose -`)."
             )
         paths = ["-"]
+    if vllm_version is not None:
+        from lifesign.remedies.versions import known_or_refuse
+
+        known_or_refuse(vllm_version)
+    if command is not None:
+        from lifesign.facts import command_line
+        from lifesign.facts.shell_words import Unreadable
+
+        try:
+            command_line.read(command)
+        except Unreadable as error:
+            raise UsageError(
+                T(
+                    f"--command can't be corrected: {error.reason.en}. Give the one line that starts vLLM, quoted for your shell, or leave --command out.",
+                    f"无法修改 --command 给出的命令：{error.reason.zh}。请给出启动 vLLM 的那一行（按 shell 规则加引号），或去掉 --command。",
+                ).pick(chosen)
+            ) from None
     # Large files are searched while the rest of the program is still being loaded.
     ahead = Ahead(paths)
     from lifesign.report.diagnose import diagnose_paths

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
+from lifesign.facts import command_line
 from lifesign.facts.model import Event, Life
 from lifesign.facts.reprs import read_repr
 
@@ -212,17 +213,33 @@ def _value(text: str) -> object:
     return parsed if isinstance(parsed, (int, float, str, bool, type(None))) else text
 
 
-_OPTION = re.compile(r"(?<!\S)--([a-z][a-z0-9\-]{1,40})(?:[= ]('[^']{0,300}'|\"[^\"]{0,300}\"|[^\s\-][^\s]{0,200}))?")
+MAX_VALUE = 60
+"""Longer values of options are text, never numbers."""
 
 
-def learn_command(life: Life, command: str, *, overrides: bool = False) -> None:
-    """Takes the settings of a command line into `life.config`; `overrides` lets them win over what the log says."""
+def learn_command(life: Life, command: str, *, overrides: bool = False) -> bool:
+    """Takes a command line, its settings and its variables into `life`; whether it could be read as a start of vLLM.
+
+    overrides: the reader gave it, so it wins over what the log says.
+    """
+    line = command_line.read_or_none(command)
+    if line is None:
+        return False
     life.command = command
-    for match in _OPTION.finditer(command[:4000]):
-        key = match[1].replace("-", "_")
-        value = _value(match[2]) if match[2] is not None else True
-        if overrides or key not in life.config:
-            life.config[key] = value
+    settings = {
+        key: _value(value) if isinstance(value, str) and len(value) <= MAX_VALUE else value
+        for key, value in line.settings().items()
+    }
+    if overrides:
+        life.config.update(settings)
+        life.user_args = settings
+        life.env.update(line.variables())
+        return True
+    for key, value in settings.items():
+        life.config.setdefault(key, value)
+    for name, value in line.variables().items():
+        life.env.setdefault(name, value)
+    return True
 
 
 def settle(life: Life) -> None:
@@ -271,6 +288,5 @@ def settle(life: Life) -> None:
             size *= value
     life.world_size = size
     if not life.model and life.command:
-        match = re.search(r"vllm serve (\S+)|--model[= ](\S+)", life.command)
-        if match:
-            life.model = match[1] or match[2]
+        line = command_line.read_or_none(life.command)
+        life.model = line.model() if line is not None else ""

@@ -29,7 +29,7 @@ class RenderedRemedy:
     """One remedy for one life, ready to be shown.
 
     knob, value: the setting, empty when there is none to name. also: settings that go with it, as (knob, value or None).
-    command: what to type, ready to paste. how: how the value was computed; lines: the log lines it rests on.
+    direction: as in `Computed`. command: what to type, ready to paste. how: how the value was computed; lines: the log lines it rests on.
     valid_in_version: true when the catalog knows the release and the form is good there (always true for advice that
     names no knob); None when the release is unknown or outside the catalog, and `note` says what was assumed.
     """
@@ -45,6 +45,7 @@ class RenderedRemedy:
     command: str = ""
     how: T | None = None
     lines: tuple[int, ...] = ()
+    direction: int = 0
     valid_in_version: bool | None = True
     note: T | None = None
     source: str = ""
@@ -87,6 +88,8 @@ def render(
     value = _filled_value(form, computed.value if computed else filled.get("value"))
     if (value is not None and "{value}" in value) or _is_set(form.knob, value, life):
         return None
+    if computed is not None and _is_worse(form.knob, value, computed.direction, life):
+        return None
     explained = [
         part for part in (computed, remedy.detail(life) if remedy.detail is not None else None) if part is not None
     ]
@@ -101,6 +104,7 @@ def render(
         also=form.also,
         how=_joined([part.how for part in explained]),
         lines=tuple(line for part in explained for line in part.lines),
+        direction=computed.direction if computed is not None else 0,
         valid_in_version=True if basis.verified else None,
         note=_note(form, basis, known),
         source=remedy.source,
@@ -270,6 +274,16 @@ def _is_set(knob: str, value: str | None, life: Life) -> bool:
             return False
         return isinstance(held, dict) and isinstance(wanted, dict) and all(held.get(k) == v for k, v in wanted.items())
     return str(current) == value or _same_number(current, value)
+
+
+def _is_worse(knob: str, value: str | None, direction: int, life: Life) -> bool:
+    """Whether the value lies on the wrong side of what the life has, seen from where the remedy wants to go."""
+    current = life.env.get(knob) if is_env(knob) else life.config.get(knob.lstrip("-").replace("-", "_"))
+    try:
+        now = float(str(current))
+        return direction != 0 and now > 0 and (float(str(value)) - now) * direction < 0
+    except ValueError:
+        return False
 
 
 def _same_number(current: object, value: str) -> bool:

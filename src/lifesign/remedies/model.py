@@ -15,6 +15,8 @@ from lifesign.text import T
 if TYPE_CHECKING:
     from lifesign.facts.model import Life
 
+LESS, MORE = -1, 1
+"""Where a value goes from what is set."""
 Kind = Literal["flag", "env", "upgrade", "command", "check", "collect"]
 
 
@@ -38,11 +40,15 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A value that was computed from the log: the value, how (`256 x 151,936 x 4 bytes = ...`), and the lines it rests on."""
+    """A value that was computed from the log: the value, how (`256 x 151,936 x 4 bytes = ...`), and the lines it rests on.
+
+    direction: -1 when it is meant to be less than what is set, 1 when more, 0 when neither.
+    """
 
     value: str
     how: T
     lines: tuple[int, ...] = ()
+    direction: int = 0
 
 
 @dataclass(frozen=True, slots=True)

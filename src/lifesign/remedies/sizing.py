@@ -12,7 +12,7 @@ import math
 from typing import TYPE_CHECKING
 
 from lifesign.remedies import versions
-from lifesign.remedies.model import Computed
+from lifesign.remedies.model import LESS, MORE, Computed
 from lifesign.remedies.wording import now, size_text
 from lifesign.text import T, is_whole
 
@@ -25,7 +25,6 @@ LOGIT_BYTES = 4
 SAMPLER_COPIES = 7
 """Arrays of the size of the logits that are alive at the peak of top-k/top-p sampling: logits, sorted values, sorted
 indices (int64, so two), softmax, cumulative sum, result (vLLM source: apply_top_k_top_p)."""
-TIMEOUT_CAP_S = 1800
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Values that --max-lora-rank takes (vLLM source: MaxLoRARanks)."""
 
@@ -84,12 +83,7 @@ def _lines(*found: tuple[float, int] | None) -> tuple[int, ...]:
 
 
 def current_sequences(life: Life) -> int:
-    """Sequences per step now: the setting, what the warm-up printed, or the smallest default (256; CPU: 128), unless
-    more were seen running.
-
-    Source of the defaults: vLLM EngineArgs (V1): 256 below 70 GiB, 1024 above (A100: 256); CPU 128 x world size
-    from 0.10.0, 32 in 0.9.2.
-    """
+    """Sequences per step now: the setting, what the warm-up printed, or the smallest default, unless more were seen running."""
     value = setting(life, "max_num_seqs")
     if value is None:
         found = figure(life, "dummy_requests")
@@ -97,8 +91,21 @@ def current_sequences(life: Life) -> int:
     if value is not None and value >= 1:
         return int(value)
     running = figure(life, "running_reqs")
-    default = 128 * max(1, life.world_size) if life.platform == "cpu" else 256
+    default = default_sequences(life.platform, life.version, life.world_size)
     return max(default, int(running[0]) if running else 0)
+
+
+def default_sequences(platform: str, version: str, ranks: int) -> int:
+    """--max-num-seqs of `vllm serve` when it isn't set, the smallest that the release could choose.
+
+    Source: vLLM EngineArgs: 256 on devices below 70 GiB, 1024 above (A100: 256). CPU: 128 x world size from 0.10.0, 32 in
+    0.9.2, 256 before.
+    """
+    if platform != "cpu" or versions.at_least(version, "0.9.2") is False:
+        return 256
+    if versions.at_least(version, "0.10.0") is False:
+        return 32
+    return 128 * max(1, ranks)
 
 
 def current_batched_tokens(life: Life) -> int:
@@ -209,20 +216,21 @@ def fewer_sequences(life: Life) -> Computed | None:
         per_sequence = vocab[0] * LOGIT_BYTES
         fits = 0.5 * free[0] * GIB / (SAMPLER_COPIES * per_sequence)
         value = floor_power_of_two(min(current / 2, fits))
-        copy_mib = current * per_sequence / (1 << 20)
+        # The figures are those of the warm-up, whatever the reader's command asks for.
+        copy_mib = dummy[0] * per_sequence / (1 << 20)
         how = T(
-            f"{_whole(current)} x {_whole(vocab[0])} x 4 bytes = {copy_mib:,.0f} MiB of logits per copy, about "
+            f"{_whole(dummy[0])} x {_whole(vocab[0])} x 4 bytes = {copy_mib:,.0f} MiB of logits per copy, about "
             f"{SAMPLER_COPIES} copies; {size_text(free[0])} was free",
-            f"{_whole(current)} × {_whole(vocab[0])} × 4 字节 = 每份 logits {copy_mib:,.0f} MiB，约 {SAMPLER_COPIES} 份；"
+            f"{_whole(dummy[0])} × {_whole(vocab[0])} × 4 字节 = 每份 logits {copy_mib:,.0f} MiB，约 {SAMPLER_COPIES} 份；"
             f"当时空闲 {size_text(free[0])}",
         )
         return _fewer(value, current, how, _lines(free, vocab, dummy))
     if dummy is not None and free is not None and tried is not None and tried[0] > 0:
-        value = floor_power_of_two(current * min(0.5, free[0] / (2 * tried[0])))
+        value = floor_power_of_two(min(current / 2, dummy[0] * free[0] / (2 * tried[0])))
         how = T(
-            f"{size_text(tried[0])} for {_whole(current)} sequences, {size_text(free[0])} free: so many that the same array takes "
-            "half of it",
-            f"{_whole(current)} 个序列要 {size_text(tried[0])}，只剩 {size_text(free[0])}：取同一数组只占其一半的数量",
+            f"{size_text(tried[0])} for {_whole(dummy[0])} sequences, {size_text(free[0])} free: so few that this array fills at most "
+            "half of what is free",
+            f"{_whole(dummy[0])} 个序列要 {size_text(tried[0])}，只剩 {size_text(free[0])}：按同一数组只占剩余显存的一半来取值",
         )
         return _fewer(value, current, how, _lines(tried, free, dummy))
     stated = dummy is not None or setting(life, "max_num_seqs") is not None
@@ -233,7 +241,7 @@ def fewer_sequences(life: Life) -> Computed | None:
 
 
 def _fewer(value: int, current: int, how: T, lines: tuple[int, ...]) -> Computed | None:
-    return Computed(str(value), how, lines) if 1 <= value < current else None
+    return Computed(str(value), how, lines, LESS) if 1 <= value < current else None
 
 
 def fewer_batched_tokens(life: Life) -> Computed | None:
@@ -271,6 +279,7 @@ def shorter_context(life: Life) -> Computed | None:
             str(value),
             T(f"vLLM's own estimate: {_whole(estimate[0])}", f"vLLM 自己的估计：{_whole(estimate[0])}"),
             _lines(estimate),
+            LESS,
         )
     needed, available = figure(life, "kv_needed_gib"), figure(life, "kv_available_gib")
     if current is not None and needed is not None and available is not None and 0 < available[0] < needed[0]:
@@ -290,7 +299,7 @@ def derived_context(life: Life) -> Computed | None:
     found = figure(life, "derived_max_len")
     if found is None or found[0] < 1:
         return None
-    return Computed(str(int(found[0])), T("the model's own limit", "模型自身的上限"), _lines(found))
+    return Computed(str(int(found[0])), T("the model's own limit", "模型自身的上限"), _lines(found), LESS)
 
 
 def lower_utilisation(life: Life) -> Computed | None:
@@ -311,7 +320,7 @@ def lower_utilisation(life: Life) -> Computed | None:
     else:
         step, how, lines = 0.05, _share_now(life), ()
     value = math.floor(100 * (current - step) + 1e-6) / 100
-    return Computed(f"{value:.2f}", how, lines) if value >= 0.3 else None
+    return Computed(f"{value:.2f}", how, lines, LESS) if value >= 0.3 else None
 
 
 def fit_utilisation(life: Life) -> Computed | None:
@@ -326,7 +335,7 @@ def fit_utilisation(life: Life) -> Computed | None:
     if too_small or value >= current_utilisation(life):
         return None
     how = T(f"{size_text(free[0])} free of {size_text(total[0])}", f"{size_text(total[0])} 中空闲 {size_text(free[0])}")
-    return Computed(f"{value:.2f}", how, _lines(free, total))
+    return Computed(f"{value:.2f}", how, _lines(free, total), LESS)
 
 
 def raise_utilisation(life: Life) -> Computed | None:
@@ -334,7 +343,7 @@ def raise_utilisation(life: Life) -> Computed | None:
     current = current_utilisation(life)
     own = figure(life, "suggested_utilisation")
     if own is not None and current < own[0] <= 0.98:
-        return Computed(f"{own[0]:g}", T("vLLM's own suggestion", "vLLM 自己的建议"), _lines(own))
+        return Computed(f"{own[0]:g}", T("vLLM's own suggestion", "vLLM 自己的建议"), _lines(own), MORE)
     needed, available = figure(life, "kv_needed_gib"), figure(life, "kv_available_gib")
     if needed is not None and available is not None:
         total, weights = figure(life, "total_gib"), figure(life, "weights_gib")
@@ -349,9 +358,9 @@ def raise_utilisation(life: Life) -> Computed | None:
                 f"{_share_now(life).zh}；约 {total[0]:.0f} GiB 的卡上还缺 {size_text(missing)} KV cache",
             )
             lines = _lines(needed, available, total)
-            return Computed(f"{value:.2f}", how, lines) if current < value <= 0.97 else None
+            return Computed(f"{value:.2f}", how, lines, MORE) if current < value <= 0.97 else None
     if current < 0.95:
-        return Computed("0.95", _share_now(life), ())
+        return Computed("0.95", _share_now(life), (), MORE)
     return None
 
 
@@ -359,7 +368,7 @@ def unified_utilisation(life: Life) -> Computed | None:
     """A share that leaves the operating system its part of a memory that CPU and GPU share: 0.15 less, at most 0.75."""
     current = current_utilisation(life)
     value = min(0.75, math.floor(100 * (current - 0.15) + 1e-6) / 100)
-    return Computed(f"{value:.2f}", _share_now(life), ()) if 0.2 <= value < current else None
+    return Computed(f"{value:.2f}", _share_now(life), (), LESS) if 0.2 <= value < current else None
 
 
 def kv_cache_bytes(life: Life) -> Computed | None:
@@ -390,13 +399,13 @@ def more_tensor_parallel(life: Life) -> Computed | None:
             f"现为 {current}；每个 rank 的权重由 {size_text(weights[0])} 变为 {size_text(weights[0] * current / value)}",
         )
         lines = _lines(weights, total, seen)
-    return Computed(str(value), how, lines) if current < value <= limit else None
+    return Computed(str(value), how, lines, MORE) if current < value <= limit else None
 
 
 def less_tensor_parallel(life: Life) -> Computed | None:
     """Half of the tensor-parallel size; None at 1."""
     current = current_tensor_parallel(life)
-    return Computed(str(current // 2), T(f"now {current}", f"现为 {current}"), ()) if current > 1 else None
+    return Computed(str(current // 2), T(f"now {current}", f"现为 {current}"), (), LESS) if current > 1 else None
 
 
 def cpu_offload(life: Life) -> Computed | None:
@@ -406,20 +415,20 @@ def cpu_offload(life: Life) -> Computed | None:
     current = setting(life, "cpu_offload_gb") or 0
     total = figure(life, "total_gib")
     if current > 0:
-        return Computed(f"{2 * current:g}", T(f"now {current:g}", f"现为 {current:g}"), ())
+        return Computed(f"{2 * current:g}", T(f"now {current:g}", f"现为 {current:g}"), (), MORE)
     value = max(2, round(total[0] / 4)) if total is not None else 8
     how = (
         T(f"a quarter of {size_text(total[0])}", f"{size_text(total[0])} 的四分之一")
         if total
         else T("a start", "先试这个值")
     )
-    return Computed(str(value), how, _lines(total))
+    return Computed(str(value), how, _lines(total), MORE)
 
 
 def fewer_loras(life: Life) -> Computed | None:
     """Half of the adapter slots; None at one."""
     current = int(setting(life, "max_loras") or 1)
-    return Computed(str(current // 2), T(f"now {current}", f"现为 {current}"), ()) if current > 1 else None
+    return Computed(str(current // 2), T(f"now {current}", f"现为 {current}"), (), LESS) if current > 1 else None
 
 
 def higher_lora_rank(life: Life) -> Computed | None:
@@ -432,7 +441,7 @@ def higher_lora_rank(life: Life) -> Computed | None:
     if not fitting:
         return None
     how = T(f"the adapter's rank is {found[0]:g}", f"适配器的秩为 {found[0]:g}")
-    return Computed(str(fitting[0]), how, _lines(found))
+    return Computed(str(fitting[0]), how, _lines(found), MORE)
 
 
 def cpu_kv_space(life: Life) -> Computed | None:
@@ -446,53 +455,7 @@ def cpu_kv_space(life: Life) -> Computed | None:
             how = T(
                 f"half of the {size_text(ram[0])} of RAM that was available", f"可用内存 {size_text(ram[0])} 的一半"
             )
-            return Computed(str(value), how, _lines(ram, weights))
+            return Computed(str(value), how, _lines(ram, weights), LESS)
     if current is not None and current >= 2:
-        return Computed(str(int(current / 2)), T(f"now {current:g}", f"现为 {current:g}"), ())
-    return Computed("1", T("a start", "先试这个值"), ()) if current is None or current > 1 else None
-
-
-# -- time --------------------------------------------------------------------------------------------------------------
-
-
-def policy_timeout_s(platform: str, sequences: int) -> float:
-    """The documented floor of one step's limit: base + per-sequence x sequences, at most 1800 s.
-
-    Base 30 s and 0.2 s per sequence on GPU; on CPU the base is ten times and the part per sequence five times that.
-    """
-    base, per_sequence = (300.0, 1.0) if platform == "cpu" else (30.0, 0.2)
-    return min(TIMEOUT_CAP_S, base + per_sequence * max(0, sequences))
-
-
-def step_timeout(life: Life) -> Computed | None:
-    """A longer limit of one step: the policy, three times the longest step seen, and at least twice the current limit;
-    at most 1800 s. None when the limit is there already."""
-    current = current_step_timeout_s(life)
-    sequences = current_sequences(life)
-    policy = policy_timeout_s(life.platform, sequences)
-    step = figure(life, "step_s")
-    value = max(policy, 2 * current, 3 * step[0] if step else 0)
-    value = min(TIMEOUT_CAP_S, math.ceil(value / 10) * 10)
-    if value <= current:
-        return None
-    how = T(
-        f"{step_limit_now(life).en}; policy for {sequences} sequences on {life.platform}: {policy:g} s; at most {TIMEOUT_CAP_S} s",
-        f"{step_limit_now(life).zh}；按 {life.platform} 上 {sequences} 个序列计算需 {policy:g} 秒；上限 {TIMEOUT_CAP_S} 秒",
-    )
-    return Computed(f"{value:.0f}", how, _lines(step))
-
-
-def ready_timeout(life: Life) -> Computed | None:
-    """A longer limit for the start: 1800 s, or twice the current one up to 7200 s."""
-    raw = life.env.get("VLLM_ENGINE_READY_TIMEOUT_S", "")
-    current = int(raw) if is_whole(raw) else 600
-    value = 1800 if current < 1800 else min(7200, 2 * current)
-    return Computed(str(value), now(f"{current} s", is_whole(raw), f"{current} 秒"), ()) if value > current else None
-
-
-def iteration_timeout(life: Life) -> Computed | None:
-    """A longer limit for one iteration of the V0 engine: 300 s, or twice the current one."""
-    raw = life.env.get("VLLM_ENGINE_ITERATION_TIMEOUT_S", "")
-    current = int(raw) if is_whole(raw) else 60
-    value = min(TIMEOUT_CAP_S, max(300, 2 * current))
-    return Computed(str(value), now(f"{current} s", is_whole(raw), f"{current} 秒"), ()) if value > current else None
+        return Computed(str(int(current / 2)), T(f"now {current:g}", f"现为 {current:g}"), (), LESS)
+    return Computed("1", T("a start", "先试这个值"), (), LESS) if current is None or current > 1 else None

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from lifesign.errors import UsageError
-from lifesign.remedies import sizing, versions
+from lifesign.remedies import limits, versions
 from lifesign.remedies.apply import choose
 from lifesign.remedies.catalog import Basis, Catalog
 from lifesign.remedies.library.timing import LONGER_STEP_TIMEOUT
@@ -23,7 +23,6 @@ DTYPE_BYTES: dict[str, float] = {
 }  # fmt: skip
 """Bytes per weight. 4-bit formats carry scales beside (about a tenth more), which the margin covers."""
 BACKENDS = ("cpu", "cuda", "rocm", "xpu", "npu", "tpu")
-FIRST_AID_SEQUENCES = 16
 FIRST_AID_TOKENS = 2048
 
 
@@ -47,8 +46,9 @@ class Load:
 class Recommendation:
     """limit_s: what to set (never below the release's own limit). policy_s: the floor. step_s: the expected step, None when nothing says it, and `how`.
     default_s: the release's own limit. enough: whether the default is long enough already. sequences: the largest batch
-    that the limit carries. tokens: for --max-num-batched-tokens. setting: the knob as typed, empty when the release has
-    none; note: why not, or what was assumed. verified: false when the release isn't catalogued."""
+    that the limit carries, 0 when not even one sequence is sure to fit. tokens: for --max-num-batched-tokens. setting: the
+    knob as typed, empty when the release has none; note: why not, or what was assumed. cap: what to say where more than
+    the cap would be needed. executor: where this limit isn't read at all. verified: false when the release isn't catalogued."""
 
     limit_s: int
     policy_s: float
@@ -61,6 +61,8 @@ class Recommendation:
     release: str
     setting: str
     note: T | None
+    cap: T | None
+    executor: T | None
     verified: bool
 
 
@@ -93,16 +95,12 @@ def expected_step_s(load: Load) -> tuple[float, T] | None:
 def recommend(load: Load, basis: Basis, catalog: Catalog) -> Recommendation:
     """The limit for `load` in a release. Raises UsageError for values that make no sense."""
     _validate(load)
-    policy_s = sizing.policy_timeout_s(load.backend, load.sequences)
+    policy_s = limits.policy_timeout_s(load.backend, load.sequences)
     step = expected_step_s(load)
     wanted_s = max(policy_s, MARGIN * step[0] if step else 0.0)
-    needed_s = min(sizing.TIMEOUT_CAP_S, math.ceil(wanted_s))
+    needed_s = min(limits.TIMEOUT_CAP_S, math.ceil(wanted_s))
     default_s = 40 if versions.at_least(basis.release, "0.9.0") is False else 300
-    how = (
-        step[1]
-        if step
-        else T("no step time or model size given: the policy alone", "没有给出步时或模型大小：只按策略计算")
-    )
+    how = step[1] if step else _unknown_step(load)
     form = choose(LONGER_STEP_TIMEOUT, basis, catalog)
     enough = default_s >= wanted_s
     limit_s = max(needed_s, default_s) if form is not None else needed_s  # never shorter than vLLM's own limit
@@ -119,7 +117,9 @@ def recommend(load: Load, basis: Basis, catalog: Catalog) -> Recommendation:
         tokens=FIRST_AID_TOKENS if load.backend == "cpu" else None,
         release=basis.release,
         setting=setting,
-        note=_note(basis, form is not None, enough, catalog),
+        note=_note(basis, load.backend, form is not None, enough, None if step else default_s),
+        cap=_cap(wanted_s),
+        executor=_ONE_DEVICE if load.backend != "cpu" and load.ranks == 1 else None,
         verified=basis.verified,
     )
 
@@ -142,18 +142,67 @@ def _validate(load: Load) -> None:
             raise UsageError(f"{name} must be a number above 0 and at most 10 million, not {value}: correct it")
 
 
+_ONE_DEVICE = T(
+    "with one device vLLM runs the worker in the engine's own process (uniproc), where this limit isn't read: it acts from two ranks on",
+    "单卡时 vLLM 在引擎进程内运行 worker（uniproc），不读这个时限：两个 rank 起才起作用",
+)
+
+
+def _unknown_step(load: Load) -> T:
+    """Why no step is expected: what is missing, or that nothing was given."""
+    if load.params_b is not None:
+        return T(
+            "--bandwidth is missing: weights alone give no step time; the policy alone",
+            "缺少 --bandwidth：只有权重大小算不出步时，这里只按策略计算",
+        )
+    if load.bandwidth_gb_s is not None:
+        return T(
+            "--params is missing: bandwidth alone gives no step time; the policy alone",
+            "缺少 --params：只有带宽算不出步时，这里只按策略计算",
+        )
+    return T("no step time or model size given: the policy alone", "没有给出步时或模型大小：只按策略计算")
+
+
+def _cap(wanted_s: float) -> T | None:
+    """That the limit is cut, where more would be needed; None where it isn't."""
+    cap_s = limits.TIMEOUT_CAP_S
+    if wanted_s <= cap_s:
+        return None
+    return T(
+        f"{wanted_s:.0f} s would be needed, but beyond {cap_s} s a real hang goes unnoticed too long: make the batch smaller",
+        f"本需 {wanted_s:.0f} 秒，但超过 {cap_s} 秒，真正挂死也会很久才发现：请减小批",
+    )
+
+
 def _carried(load: Load, step_s: float | None, limit_s: float) -> int:
-    """How many sequences the limit carries: by the policy's inverse, and by the expected step in proportion."""
+    """How many sequences the limit carries: by the policy's inverse, and by the expected step in proportion; 0 = none."""
     base_s, per_sequence_s = (300.0, 1.0) if load.backend == "cpu" else (30.0, 0.2)
-    by_policy = int((limit_s - base_s) / per_sequence_s) if limit_s < sizing.TIMEOUT_CAP_S else load.sequences
-    allowed = min(load.sequences, by_policy) if by_policy > 0 else min(load.sequences, FIRST_AID_SEQUENCES)
-    if step_s is not None and step_s * MARGIN > limit_s:
-        allowed = min(allowed, int(load.sequences * limit_s / (MARGIN * step_s)))
-    return max(1, allowed)
+    by_policy = int((limit_s - base_s) / per_sequence_s) if limit_s < limits.TIMEOUT_CAP_S else load.sequences
+    if step_s is not None:
+        # A step that was measured or estimated says more than the policy does.
+        by_step = int(load.sequences * limit_s / (MARGIN * step_s))
+        allowed = min(by_step, by_policy) if by_policy > 0 else by_step
+    else:
+        allowed = by_policy
+    return max(0, min(load.sequences, allowed))
 
 
-def _note(basis: Basis, has_knob: bool, enough: bool, catalog: Catalog) -> T | None:
+def _note(basis: Basis, backend: str, has_knob: bool, enough: bool, unmeasured_s: int | None) -> T | None:
+    """What to know about the answer. unmeasured_s: the release's limit, where nothing says how long a step takes."""
+    if not has_knob and enough:
+        return T(
+            f"vLLM {basis.version or basis.release} has no setting for this limit, and needs none here",
+            f"vLLM {basis.version or basis.release} 没有设置这个上限的开关，这里也用不着",
+        )
     if not has_knob:
+        one_s = limits.policy_timeout_s(backend, 1)
+        if unmeasured_s is not None and one_s > unmeasured_s:
+            return T(
+                f"vLLM {basis.version or basis.release} has no setting for this limit (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS exists from 0.9.2): "
+                f"upgrade. By the policy no batch is sure to fit into {unmeasured_s} s (one sequence: {one_s:g} s)",
+                f"vLLM {basis.version or basis.release} 没有设置这个上限的开关（VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS 自 0.9.2 起才有）：请升级。"
+                f"按策略，任何批大小都不保证放得进 {unmeasured_s} 秒（1 个序列就需 {one_s:g} 秒）",
+            )
         return T(
             f"vLLM {basis.version or basis.release} has no setting for this limit (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS exists from 0.9.2): "
             "upgrade, or keep the batch small enough",

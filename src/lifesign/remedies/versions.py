@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import re
 
+from lifesign.errors import UsageError
+
 _SHAPE = re.compile(r"v?(\d{1,4}(?:\.\d{1,6}){0,4})(?:(a|b|rc)(\d{1,4}))?(?:\.post(\d{1,6}))?(?:\.dev(\d{1,8}))?")
+_WHOLE = re.compile(_SHAPE.pattern + r"(?:(?:\+[A-Za-z0-9]|\.[A-Za-z])[A-Za-z0-9.\-_]{0,80})?")
+_BUILDS = frozenset({"nightly", "main"})
+"""Names of builds that are newer than every release."""
 _PRE = {"a": -3, "b": -2, "rc": -1}
 
 Key = tuple[tuple[int, ...], int, int, int, int]
@@ -19,6 +24,8 @@ def key(version: str) -> Key | None:
 
     A development build sorts before its release: `0.11.1.dev3` < `0.11.1rc1` < `0.11.1` < `0.11.1.post1`.
     """
+    if version.strip() in _BUILDS:
+        return (9999, 0), 0, 0, -1, 1 << 30
     match = _SHAPE.match(version.strip()[:64])
     if match is None:
         return None
@@ -32,6 +39,15 @@ def key(version: str) -> Key | None:
     dev = int(match.group(5)) if match.group(5) is not None else -1
     stage = _PRE[pre] if pre else (0 if dev < 0 or post >= 0 else -4)
     return numbers, stage, pre_number, post, dev if dev >= 0 else 1 << 30
+
+
+def known_or_refuse(version: str) -> None:
+    """Raises UsageError when a `--vllm-version` is no version: `0.11.2`, `v0.32.0`, `0.11.1rc2.dev3+g12ab`, `nightly`."""
+    text = version.strip()
+    if key(text) is None or not (text in _BUILDS or _WHOLE.fullmatch(text)):
+        raise UsageError(
+            f"{version!r} is no vLLM release: give one like 0.32.0 (or `nightly`), or leave --vllm-version out"
+        )
 
 
 def at_least(version: str, floor: str) -> bool | None:

@@ -6,8 +6,11 @@ from lifesign.text import T
 
 
 def size_text(value: float) -> str:
-    """`value` GiB in words: `1.25 GiB`; below a tenth of one in MiB, so that a little is never shown as nothing."""
-    return f"{value:.2f} GiB" if value >= 0.1 or value <= 0 else f"{value * 1024:.3g} MiB"
+    """`value` GiB in words: `1.25 GiB`; below one in MiB, as logs print it, so that a little is never shown as nothing."""
+    if value >= 1 or value <= 0:
+        return f"{value:.2f} GiB"
+    mib = value * 1024
+    return f"{mib:.0f} MiB" if mib >= 100 else f"{mib:.3g} MiB"
 
 
 def now(value: str, stated: bool, value_zh: str = "") -> T:

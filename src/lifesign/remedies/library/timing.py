@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lifesign.remedies import sizing
+from lifesign.remedies import limits
 from lifesign.remedies.model import Form, Remedy
 from lifesign.text import T
 
@@ -16,7 +16,7 @@ LONGER_STEP_TIMEOUT = Remedy(
     ),
     forms=(Form("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "{value}", since="0.9.2"),),
     cost=T("a real hang is noticed later", "真正挂死时发现得更晚"),
-    value=sizing.step_timeout,
+    value=limits.step_timeout,
     source="vllm#19544 (0.9.2); a constant before: 40 s in 0.8.5, 300 s from 0.9.0 (vllm#18558)",
 )
 
@@ -43,7 +43,7 @@ LONGER_READY_TIMEOUT = Remedy(
     ),
     forms=(Form("VLLM_ENGINE_READY_TIMEOUT_S", "{value}", since="0.14.0"),),
     cost=T("a start that hangs is noticed later", "启动卡死时发现得更晚"),
-    value=sizing.ready_timeout,
+    value=limits.ready_timeout,
     source="envs.py: from 0.14.0; 600 s hard-coded in 0.9.1 to 0.13.0",
 )
 
@@ -57,7 +57,7 @@ ENGINE_ITERATION_TIMEOUT = Remedy(
     ),
     forms=(Form("VLLM_ENGINE_ITERATION_TIMEOUT_S", "{value}", until="0.10.2"),),
     cost=T("a real hang is noticed later", "真正挂死时发现得更晚"),
-    value=sizing.iteration_timeout,
+    value=limits.iteration_timeout,
     source="envs.py: read by the V0 AsyncLLMEngine only, to 0.10.2",
 )
 
