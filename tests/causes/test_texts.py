@@ -173,7 +173,15 @@ def test_an_engine_younger_than_the_limit_had_a_shorter_one(
 
 @pytest.mark.parametrize(
     ("gib", "text"),
-    [(1.25, "1.25 GiB"), (0.1, "0.10 GiB"), (0.0039, "3.99 MiB"), (0.05, "51.2 MiB"), (0.0, "0.00 GiB")],
+    [
+        (1.25, "1.25 GiB"),
+        (1.0, "1.00 GiB"),
+        (0.999, "1023 MiB"),
+        (0.125, "128 MiB"),
+        (16 / 1024, "16 MiB"),
+        (0.0039, "3.99 MiB"),
+        (0.0, "0.00 GiB"),
+    ],
 )
 def test_a_little_memory_is_not_shown_as_nothing(gib: float, text: str) -> None:
     assert wording.size_text(gib) == text

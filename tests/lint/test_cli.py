@@ -147,7 +147,7 @@ def test_a_file_without_vllm_is_no_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (("lint", "--vllm-version", "nightly", "--", "vllm", "serve", "m"), "no vLLM release"),
+        (("lint", "--vllm-version", "banana", "--", "vllm", "serve", "m"), "no vLLM release"),
         (("lint", "--format", "xml", "--", "vllm", "serve", "m"), "choose one"),
         (("lint", "./none.sh"), "check the path"),
         (("lint", "--", "ls", "-l"), "no vLLM start"),
@@ -157,7 +157,7 @@ def test_a_file_without_vllm_is_no_error(tmp_path: Path) -> None:
         (("timeout", "--params", "huge"), "write 7b"),
         (("timeout", "--max-num-seqs", "0"), "correct it"),
         (("timeout", "--dtype", "fp3"), "choose one"),
-        (("timeout", "--vllm-version", "nightly"), "no vLLM release"),
+        (("timeout", "--vllm-version", "banana"), "no vLLM release"),
     ],
 )
 def test_bad_input_gets_a_sentence_and_exit_2(tmp_path: Path, arguments: tuple[str, ...], part: str) -> None:
@@ -190,10 +190,18 @@ def test_policy_on_cpu_and_gpu() -> None:
 
 def test_before_0_9_2_there_is_no_knob() -> None:
     old = timeout("--backend", "cpu", "--max-num-seqs", "64", "--vllm-version", "0.8.5")
-    assert (old["setting"], old["default_s"], old["sequences"]) == ("", 40, 16)
+    # One sequence may need 301 s by the policy: no batch is "small enough" for the fixed 40 s.
+    assert (old["setting"], old["default_s"], old["sequences"]) == ("", 40, 0)
     assert "0.9.2" in str(old["note"])
+    assert "no batch is sure to fit into 40 s (one sequence: 301 s)" in str(old["note"])
     text = run("timeout", "--backend", "cpu", "--max-num-seqs", "64", "--vllm-version", "0.8.5").stdout
-    assert "--max-num-seqs 16 --max-num-batched-tokens 2048" in text
+    assert "--max-num-seqs" not in text
+    # A measured step says more than the policy: 64 sequences take 25 s, so 34 take a third of 40 s.
+    measured = run(
+        *("timeout", "--backend", "cpu", "--max-num-seqs", "64", "--step-time", "25", "--vllm-version", "0.8.5")
+    ).stdout
+    assert "--max-num-seqs 34 --max-num-batched-tokens 2048" in measured
+    assert "keep the batch small enough" in measured
 
 
 def test_measurement_and_estimate_raise_the_limit_up_to_the_cap() -> None:
@@ -208,6 +216,59 @@ def test_measurement_and_estimate_raise_the_limit_up_to_the_cap() -> None:
         "--backend", "cpu", "--max-num-seqs", "8", "--params", "70b", "--bandwidth", "10", "--vllm-version", "0.32.0"
     )
     assert guess["step_s"] == 14
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sequences"),
+    [
+        (("--backend", "cpu", "--vllm-version", "0.9.1"), 256),
+        (("--backend", "cpu", "--vllm-version", "0.9.2"), 32),
+        (("--backend", "cpu", "--vllm-version", "0.9.2", "--tensor-parallel-size", "2"), 32),
+        (("--backend", "cpu", "--vllm-version", "0.10.0"), 128),
+        (("--backend", "cpu", "--vllm-version", "0.32.0", "--tensor-parallel-size", "2"), 256),
+        (("--backend", "cuda", "--vllm-version", "0.9.2", "--tensor-parallel-size", "2"), 256),
+    ],
+)
+def test_the_default_batch_is_the_release_s(arguments: tuple[str, ...], sequences: int) -> None:
+    load = timeout(*arguments)["load"]
+    assert isinstance(load, dict)
+    assert load["sequences"] == sequences
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--params", "7b"), "--bandwidth is missing"),
+        (("--bandwidth", "3000"), "--params is missing"),
+        ((), "no step time or model size given"),
+    ],
+)
+def test_what_is_missing_is_named(arguments: tuple[str, ...], said: str) -> None:
+    assert str(timeout(*arguments)["how"]).startswith(said)
+
+
+def test_the_cap_is_named_where_it_cuts() -> None:
+    arguments = ("--backend", "gpu", "--step-time", "200", "--step-seqs", "4", "--max-num-seqs")
+    cut = timeout(*arguments, "64")
+    assert (cut["limit_s"], cut["sequences"]) == (1800, 12)
+    assert "9600 s would be needed, but beyond 1800 s" in str(cut["cap"])
+    assert timeout(*arguments, "4")["cap"] is None
+    text = run("timeout", "--lang", "zh", *arguments, "64").stdout
+    assert "× 3 = 9600 秒" in text
+    assert "本需 9600 秒，但超过 1800 秒" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--backend", "cuda"), True),
+        (("--backend", "rocm", "--tensor-parallel-size", "1"), True),
+        (("--backend", "cuda", "--tensor-parallel-size", "2"), False),
+        (("--backend", "cpu"), False),
+    ],
+)
+def test_one_device_has_no_such_limit(arguments: tuple[str, ...], said: bool) -> None:
+    assert ("uniproc" in run("timeout", *arguments).stdout) is said
 
 
 def test_a_newer_release_is_marked() -> None:

@@ -44,7 +44,9 @@ def timeout(
     """The RPC timeout that fits a backend and a batch, why, and the exact knob of the vLLM release."""
     from lifesign.remedies import catalog as catalogs
     from lifesign.remedies.lint import installed_version
+    from lifesign.remedies.sizing import default_sequences
     from lifesign.remedies.timing import Load, recommend
+    from lifesign.remedies.versions import known_or_refuse
 
     if output_format not in ("terminal", "json"):
         raise UsageError(f"--format {output_format!r} is neither terminal nor json: choose one of them")
@@ -52,14 +54,12 @@ def timeout(
         raise UsageError(f"--lang {lang!r} is neither en nor zh: choose one of them")
     language: Lang = "zh" if lang == "zh" else "en" if lang == "en" else default_lang()
     known = catalogs.load()
+    if vllm_version is not None:
+        known_or_refuse(vllm_version)
     version = vllm_version or installed_version() or known.newest
     basis = known.basis(version)
-    if vllm_version and basis.standing == "unknown":
-        raise UsageError(
-            f"{vllm_version!r} is no vLLM release: give one like {known.newest}, or leave --vllm-version out"
-        )
     platform = "cuda" if backend.lower() == "gpu" else backend.lower()
-    sequences = max_num_seqs if max_num_seqs is not None else (128 if platform == "cpu" else 256)
+    sequences = max_num_seqs if max_num_seqs is not None else default_sequences(platform, version, tensor_parallel_size)
     load = Load(
         backend=platform,
         sequences=sequences,
@@ -112,14 +112,17 @@ def _as_text(load: Load, answer: Recommendation, version: str, lang: Lang) -> st
     if answer.step_s is not None:
         from lifesign.remedies.timing import MARGIN
 
-        step += f"; x {MARGIN:g} = {answer.step_s * MARGIN:.0f} s"
+        tripled = answer.step_s * MARGIN
+        step += T(f"; x {MARGIN:g} = {tripled:.0f} s", f"；× {MARGIN:g} = {tripled:.0f} 秒").pick(lang)
     rows.append((T("step", "一步"), step))
     default = T(
-        f"{answer.default_s} s, {'long enough' if answer.enough else 'too short'}",
-        f"{answer.default_s} 秒，{'够用' if answer.enough else '太短'}",
+        f": {answer.default_s} s, {'long enough' if answer.enough else 'too short'}",
+        f"：{answer.default_s} 秒，{'够用' if answer.enough else '太短'}",
     )
-    rows.append((T("default", "默认"), f"vLLM {version}: {default.pick(lang)}"))
-    if answer.sequences < load.sequences or (load.backend == "cpu" and not answer.enough):
+    rows.append((T("default", "默认"), f"vLLM {version}{default.pick(lang)}"))
+    if answer.cap is not None:
+        rows.append((T("cap", "上限"), answer.cap.pick(lang)))
+    if answer.sequences and (answer.sequences < load.sequences or (load.backend == "cpu" and not answer.enough)):
         batch = f"--max-num-seqs {answer.sequences}"
         batch += f" --max-num-batched-tokens {answer.tokens}" if answer.tokens else ""
         rows.append((T("batch", "批"), batch))
@@ -129,8 +132,9 @@ def _as_text(load: Load, answer: Recommendation, version: str, lang: Lang) -> st
             "LIFESIGN_PATIENCE=1（引擎环境里要装 lifesign）：只要 worker 还在干活就继续等",
         )
         rows.append((T("or", "或者"), patience.pick(lang)))
-    if answer.note is not None:
-        rows.append((T("note", "说明"), answer.note.pick(lang)))
+    for note in (answer.note, answer.executor):
+        if note is not None:
+            rows.append((T("note", "说明"), note.pick(lang)))
     return "".join(f"{_padded(label.pick(lang))}{text}\n" for label, text in rows)
 
 
