@@ -69,3 +69,27 @@ def test_a_comment_is_not_continued_by_a_backslash() -> None:
         "# then open an issue with the whole",
         "# log and all versions",
     ]
+
+
+def test_an_option_stays_with_its_value() -> None:
+    assert fold("vllm serve MODEL --max-num-seqs 64 --max-model-len 8192", 32) == [
+        "vllm serve MODEL \\",
+        "    --max-num-seqs 64 \\",
+        "    --max-model-len 8192",
+    ]
+
+
+def test_an_option_whose_value_fits_no_line_is_parted_from_it() -> None:
+    path = "/models/" + "a" * 30
+    assert fold(f"vllm serve --model {path} --port 1", 32) == [
+        "vllm serve --model \\",
+        f"    {path} \\",
+        "    --port 1",
+    ]
+
+
+def test_a_flag_before_an_option_is_no_pair() -> None:
+    assert fold("vllm serve m --enforce-eager --port 8123", 36) == [
+        "vllm serve m --enforce-eager \\",
+        "    --port 8123",
+    ]

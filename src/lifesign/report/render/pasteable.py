@@ -2,11 +2,12 @@
 
 A terminal report is narrow and commands are long. Plain wrapping puts a line break where a shell ends the command, or
 inside a quoted word. Here a line ends only between words, outside quotes, with a backslash; a word that is longer than the
-line stays whole and runs over its edge. A comment at the end gets lines of its own: a backslash doesn't continue it.
+line stays whole and runs over its edge. An option and its value stay on one line where they fit into one. A comment at the end gets lines of its own: a backslash doesn't continue it.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -53,10 +54,22 @@ def _lines(text: str, start: int, stop: int, gaps: list[tuple[int, int]], room: 
     while start < stop:
         ahead = [gap for gap in gaps if start < gap[0] < stop] if cell_len(text[start:stop]) > room else []
         fitting = [gap for gap in ahead if cell_len(text[start : gap[0]]) <= room]
-        end, following = fitting[-1] if fitting else ahead[0] if ahead else (stop, stop)
+        apart = [gap for gap in fitting if not _is_pair(text, gap, room)]
+        end, following = apart[-1] if apart else fitting[-1] if fitting else ahead[0] if ahead else (stop, stop)
         spans.append((start, end))
         start = following
     return spans
+
+
+def _is_pair(text: str, gap: tuple[int, int], room: int) -> bool:
+    """Whether a blank stands between an option and its value, and both fit into one line."""
+    option = text[: gap[0]].rpartition(" ")[2]
+    value = text[gap[1] :].partition(" ")[0]
+    return (
+        re.fullmatch(r"--?[A-Za-z][\w.\-]*", option) is not None
+        and not value.startswith(("-", "|", ">", "<", "&", ";", "#"))
+        and cell_len(f"{option} {value}") <= room
+    )
 
 
 def _words(command: str) -> tuple[int, list[tuple[int, int]]]:

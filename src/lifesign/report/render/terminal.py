@@ -13,6 +13,7 @@ from rich.text import Text
 
 from lifesign.report.model import Advice, Report
 from lifesign.report.render.pasteable import pieces
+from lifesign.report.render.wrapping import spans
 from lifesign.report.view import HEADINGS, UNVERIFIED, Row, View, setting, view
 from lifesign.text import Lang, T
 
@@ -66,7 +67,11 @@ class _Page:
         """Writes `first` in the left column and `body` beside it, wrapped and indented."""
         room = max(20, self.width - indent - 1)
         text = body if isinstance(body, Text) else Text(body, style=style)
-        lines = text.wrap(self._console, room, overflow="fold") if text.plain else [Text("")]
+        lines = [
+            paragraph[start:end]
+            for paragraph in text.split("\n", allow_blank=True)
+            for start, end in spans(paragraph.plain, room) or [(0, 0)]
+        ]
         cut = limit and len(lines) > limit
         for number, line in enumerate(lines[:limit] if limit else lines):
             left = first if number == 0 else ""
@@ -160,8 +165,9 @@ def _remedy(page: _Page, heading: str, item: Advice, indent: int, lang: Lang) ->
     knob = setting(item)
     room = page.width - indent - 4
     line = Text(item.title, style="bold")
-    if knob and cell_len(item.title) + cell_len(knob) + 3 <= room:
-        line.append(" " * max(3, 26 - cell_len(item.title)))
+    gap = max(3, 26 - cell_len(item.title))
+    if knob and cell_len(item.title) + gap + cell_len(knob) <= room:
+        line.append(" " * gap)
         line.append(knob, style="green")
         knob = ""
     page.block(first, line, indent + 3)
