@@ -13,8 +13,12 @@ import json
 import re
 import sys
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
+from lifesign.facts.lives import build
+from lifesign.logs.reader import read
+from lifesign.remedies.command import corrected_command
 from lifesign.report.diagnose import diagnose_paths
 from lifesign.report.model import Report
 
@@ -28,8 +32,8 @@ def score(folder: Path) -> tuple[dict[str, float], list[str]]:
     per_cause: dict[str, list[bool]] = defaultdict(list)
     for line in (folder / "labels.jsonl").read_text(encoding="utf-8").splitlines():
         label = json.loads(line)
-        report = diagnose_paths([str(folder / label["file"])])
-        _score_one(label, report, counts, per_cause, misses)
+        path = str(folder / label["file"])
+        _score_one(label, diagnose_paths([path]), own_lines(path), counts, per_cause, misses)
     figures = {name: sum(values) / len(values) for name, values in counts.items() if values}
     figures["macro"] = sum(sum(v) / len(v) for v in per_cause.values()) / max(1, len(per_cause))
     figures["false"] = float(sum(counts["false"]))
@@ -38,7 +42,50 @@ def score(folder: Path) -> tuple[dict[str, float], list[str]]:
     return figures, misses
 
 
-def _score_one(label: dict, report: Report, counts: dict, per_cause: dict, misses: list[str]) -> None:  # type: ignore[type-arg]
+def own_lines(path: str) -> list[list[str]]:
+    """The reader's own commands as the log shows them, in words: what a remedy repeats of them is no advice."""
+    reading = read([path])
+    lines = []
+    for life in build(reading.statements, complete=reading.complete):
+        made = corrected_command(replace(life, config=life.user_args), [])
+        if made.basis in ("command", "config"):
+            lines.append(made.text.split())
+    return lines
+
+
+def added(command: str, lines: list[list[str]]) -> str:
+    """`command` without the words that stand in the reader's own line, where it shows that line; an option with another
+    value is an addition. What is left out leaves a mark, so that no phrase arises across it."""
+    words = command.split()
+    for own in lines:
+        start = " ".join(_start(own))
+        if not start or start not in command:
+            continue
+        pairs = set(zip(own, [_value(own, index) for index in range(len(own))], strict=True))
+        words = [
+            "|" if (word, _value(words, index)) in pairs or (word in own and not word.startswith("-")) else word
+            for index, word in enumerate(words)
+        ]
+    return " ".join(words)
+
+
+def _start(words: list[str]) -> list[str]:
+    """The words that begin a line: program and model, without variables."""
+    program = next((index for index, word in enumerate(words) if "=" not in word), len(words))
+    rest = words[program:]
+    first = next((index for index, word in enumerate(rest) if word.startswith("--")), len(rest))
+    return rest[:first]
+
+
+def _value(words: list[str], index: int) -> str:
+    """The value of the option at `index`; empty when none follows, and for words that are no options."""
+    following = words[index + 1] if index + 1 < len(words) else ""
+    return following if words[index].startswith("-") and following[:1] not in ("-", "#", "|") else ""
+
+
+def _score_one(  # type: ignore[type-arg]
+    label: dict, report: Report, own: list[list[str]], counts: dict, per_cause: dict, misses: list[str]
+) -> None:
     verdict = report.verdict
     name = label["file"]
     broken = [note for note in report.coverage.notes if "could not be judged" in note]
@@ -86,13 +133,15 @@ def _score_one(label: dict, report: Report, counts: dict, per_cause: dict, misse
             misses.append(
                 f"LINE    {name}: cites {root.line if root else '-'}, decisive {sorted(lines)[:8]}: {root.text[:80] if root else ''}"
             )
-    _score_remedies(label, report, counts, misses)
+    _score_remedies(label, report, own, counts, misses)
 
 
-def _score_remedies(label: dict, report: Report, counts: dict, misses: list[str]) -> None:  # type: ignore[type-arg]
+def _score_remedies(  # type: ignore[type-arg]
+    label: dict, report: Report, own: list[list[str]], counts: dict, misses: list[str]
+) -> None:
     verdict = report.verdict
     words = [
-        *(f"{a.title} {a.knob} {a.value} {a.command} {a.why} {a.cost} {a.note}" for a in verdict.remedies),
+        *(f"{a.title} {a.knob} {a.value} {added(a.command, own)} {a.why} {a.cost} {a.note}" for a in verdict.remedies),
     ]
     text = " ".join(words).lower()
     must = label["fix_must_mention"]

@@ -6,6 +6,7 @@ Each result goes through a real shell, which says what words it gets, and throug
 from __future__ import annotations
 
 import os
+import random
 import shlex
 import subprocess
 from pathlib import Path
@@ -289,3 +290,58 @@ def test_the_log_s_own_module_start_is_kept(tmp_path: Path) -> None:
     verdict = diagnose_paths([str(log)]).verdict
     assert verdict.command == command.replace("seqs 4", "seqs 1")
     assert verdict.changes == ["--max-num-seqs: 4 -> 1"]
+
+
+def every_remedy() -> list[Remedy]:
+    """Those of the library and of every kind of every cause."""
+    from lifesign.causes import registry
+
+    causes, _ = registry.load()
+    found = [*lib.ALL, *(each for cause in causes for kind in cause.subtypes.values() for each in kind.remedies)]
+    return list({remedy.slug: remedy for remedy in found}.values())
+
+
+VALUES: dict[str, tuple[object, ...]] = {
+    "--max-num-seqs": (1, 2, 16, 512),
+    "--max-num-batched-tokens": (256, 2048, 65536),
+    "--max-model-len": (256, 4096, 131072),
+    "--gpu-memory-utilization": (0.3, 0.5, 0.9, 0.97),
+    "--tensor-parallel-size": (1, 2, 8),
+    "--cpu-offload-gb": (1, 64),
+    "--max-loras": (1, 8),
+    "--max-lora-rank": (8, 512),
+}
+TIMES = ("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "VLLM_ENGINE_READY_TIMEOUT_S", "VLLM_ENGINE_ITERATION_TIMEOUT_S", "VLLM_CPU_KVCACHE_SPACE")  # fmt: skip
+FIGURES = ("free_gib", "tried_gib", "total_gib", "weights_gib", "est_max_len", "dummy_requests", "vocab_size", "derived_max_len", "lora_rank", "ram_gib", "max_num_batched_tokens")  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_remedy_of_any_cause_makes_a_setting_equal_or_worse(seed: int) -> None:
+    draw = random.Random(seed)
+    remedies = every_remedy()
+    assert len(remedies) > 100
+    changed = 0
+    for _ in range(12):
+        options = {name: draw.choice(values) for name, values in VALUES.items() if draw.random() < 0.8}
+        times = {name: draw.choice((1, 60, 1800, 7200)) for name in TIMES if draw.random() < 0.7}
+        command = " ".join(
+            [*(f"{name}={value}" for name, value in times.items()), "vllm serve m"]
+            + [f"{name} {value}" for name, value in options.items()]
+        )
+        # The log's own idea of the settings is another one: what the reader gives must win.
+        at = life(command, version=draw.choice(["0.8.5", "0.9.2", "0.32.0"]), platform=draw.choice(["cuda", "cpu"]))
+        at.figures = {name: (draw.choice([0.5, 1.2, 24, 80, 4096]), 1) for name in draw.sample(FIGURES, 6)}
+        for remedy in remedies:
+            rendered = render(remedy, at, {"value": "1"})
+            if rendered is None or not rendered.knob:
+                continue
+            for change in corrected_command(at, [rendered]).changes:
+                if change.before is None:
+                    continue
+                assert change.before != change.after, (remedy.slug, command, change)
+                if change.knob != rendered.knob or not rendered.direction:
+                    continue
+                changed += 1
+                moved = float(change.after or 0) - float(change.before)
+                assert moved * rendered.direction > 0, (remedy.slug, command, change)
+    assert changed > 50

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from lifesign.facts.model import Life
-from lifesign.remedies.apply import _fill_command
+from lifesign.remedies.sketch import filled
 
 
 def test_only_the_word_is_filled() -> None:
     life = Life(model="/models/a b")
-    assert _fill_command("vllm serve MODEL --port 1", life) == "vllm serve '/models/a b' --port 1"
+    assert filled("vllm serve MODEL --port 1", life) == "vllm serve '/models/a b' --port 1"
     for text in (
         "unset VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS",
         "hf download ORG/MODEL-FP8 --local-dir MODEL_DIR",
         "ls MODEL_DIR",
     ):
-        assert _fill_command(text, life) == text
-    assert _fill_command("vllm serve MODEL", Life()) == "vllm serve MODEL"
+        assert filled(text, life) == text
+    assert filled("vllm serve MODEL", Life()) == "vllm serve MODEL"
 
 
 def test_a_sketch_of_a_start_says_that_it_is_one() -> None:
@@ -25,7 +25,4 @@ def test_a_sketch_of_a_start_says_that_it_is_one() -> None:
     for remedy in library.ALL:
         if remedy.command and "vllm serve MODEL" in remedy.command:
             assert "vllm serve MODEL ..." in remedy.command, remedy.slug
-    assert (
-        _fill_command("lifesign guard -- vllm serve MODEL ...", Life(model="/m"))
-        == "lifesign guard -- vllm serve /m ..."
-    )
+    assert filled("lifesign guard -- vllm serve MODEL ...", Life(model="/m")) == "lifesign guard -- vllm serve /m ..."

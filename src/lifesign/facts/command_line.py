@@ -84,6 +84,18 @@ class CommandLine:
             text = _joined([*wrap.before, word(text, _requoted(text, wrap.live)), *wrap.after])
         return text
 
+    def leading(self) -> int:
+        """How many variables stand in front of the program (`A=1 B=2 vllm serve`)."""
+        texts = [token.text for token in self.head]
+        return next((index for index, text in enumerate(texts) if not _ASSIGNMENT.fullmatch(text)), len(texts))
+
+    def is_plain(self) -> bool:
+        """Whether it is one program with its arguments, after variables at most: `vllm serve` or `python -m vllm...`."""
+        program = self.head[self.leading() :][:1]
+        direct = bool(program) and re.fullmatch(r"vllm|python[\d.]{0,5}", os.path.basename(program[0].text)) is not None
+        redirected = any(token.kind != "word" for token in self.args)
+        return direct and not (self.before or self.after or self.wraps or redirected)
+
     def variables(self) -> dict[str, str]:
         """The variables that the line gives to the engine, as far as they stand in it."""
         found = {name: value for _, name, value in self._exported() if "$" not in value}

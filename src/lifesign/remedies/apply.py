@@ -7,7 +7,6 @@ that something reads it. Where no form exists yet, the advice says so and names 
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -65,17 +64,19 @@ def render(
     """
     if remedy.unless is not None and remedy.unless(life):
         return None
-    filled = dict(values or {})
+    fields = dict(values or {})
     known = catalog or catalogs.load()
-    title, why = remedy.title.fill(**filled), remedy.why.fill(**filled)
+    title, why = remedy.title.fill(**fields), remedy.why.fill(**fields)
     if not remedy.forms:
+        from lifesign.remedies.sketch import filled  # it needs this module's types
+
         return RenderedRemedy(
             slug=remedy.slug,
             kind=remedy.kind,
             title=title,
             why=why,
             cost=remedy.cost,
-            command=for_platform(_fill_command(remedy.command or "", life), life),
+            command=for_platform(filled(remedy.command or "", life, known), life),
             source=remedy.source,
         )
     basis = known.basis(life.version)
@@ -85,7 +86,7 @@ def render(
     computed = remedy.value(life) if remedy.value is not None else None
     if remedy.value is not None and computed is None:
         return None
-    value = _filled_value(form, computed.value if computed else filled.get("value"))
+    value = _filled_value(form, computed.value if computed else fields.get("value"))
     if (value is not None and "{value}" in value) or _is_set(form.knob, value, life):
         return None
     if computed is not None and _is_worse(form.knob, value, computed.direction, life):
@@ -291,18 +292,6 @@ def _same_number(current: object, value: str) -> bool:
         return float(str(current)) == float(value)
     except ValueError:
         return False
-
-
-# The placeholder as a word of its own: not in VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS, MODEL_DIR or ORG/MODEL-FP8.
-_PLACEHOLDER = re.compile(r"(?<![\w/])MODEL(?![\w-])")
-
-
-def _fill_command(command: str, life: Life) -> str:
-    """A command with the log's own model in it, shell-quoted, where it is known."""
-    if not life.model:
-        return command
-    model = shlex.quote(life.model)
-    return _PLACEHOLDER.sub(lambda match: model, command)
 
 
 def _with_command(rendered: RenderedRemedy, life: Life, catalog: Catalog) -> RenderedRemedy:

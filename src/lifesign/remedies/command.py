@@ -29,6 +29,10 @@ MAX_WORDS = 400
 _SKIPPED = frozenset({"model", "model_tag", "subparser", "dispatch_function", "config", "api_server_count"})
 
 
+Setting = tuple[str, str | None]
+"""A knob and its value; None for a bare option."""
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """One setting that the new command changes: its knob, the value before (None = not set) and after (None = bare)."""
@@ -103,6 +107,29 @@ def corrected_command(
             if change is not None:
                 changes.append(change)
     return CorrectedCommand(line.text(), tuple(changes), basis, tuple(left_out))
+
+
+def own_line(
+    life: Life, settings: Sequence[Setting], without: Sequence[str], catalog: Catalog | None = None
+) -> tuple[str, str] | None:
+    """The life's own line with `settings` added and the options `without` taken out, in two parts: the variables before
+    it (with a blank after them) and the rest. None where the log doesn't show a line, or not one that another program could start.
+    """
+    known = catalog or catalogs.load()
+    release = known.basis(life.version).release
+    line, basis, _ = _start(life, known, release)
+    if basis not in ("command", "config") or not line.line.is_plain():
+        return None
+    for knob in without:
+        target = known.option(knob, release)
+        line.items = [
+            item for item in line.items if not (item.name and _is_same(item.name, knob, target, known, release))
+        ]
+    for knob, value in settings:
+        _apply(line, knob, value, 0, known, release)
+    text = line.text()
+    variables = "".join(f"{token.raw} " for token in line.line.head[: line.line.leading()])
+    return variables, text.removeprefix(variables)
 
 
 def _start(life: Life, catalog: Catalog, release: str) -> tuple[_Line, str, list[str]]:

@@ -109,8 +109,11 @@ def default_sequences(platform: str, version: str, ranks: int) -> int:
 
 
 def current_batched_tokens(life: Life) -> int:
-    """Tokens per step now: the setting, or the smallest default (2048; CPU: 2048 x world size)."""
+    """Tokens per step now: the setting, what the log prints, or the smallest default (2048; CPU: 2048 x world size)."""
     value = setting(life, "max_num_batched_tokens")
+    if value is None:
+        found = figure(life, "max_num_batched_tokens")
+        value = found[0] if found else None
     if value is not None and value >= 1:
         return int(value)
     return 2048 * max(1, life.world_size) if life.platform == "cpu" else 2048
