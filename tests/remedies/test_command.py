@@ -345,3 +345,39 @@ def test_no_remedy_of_any_cause_makes_a_setting_equal_or_worse(seed: int) -> Non
                 moved = float(change.after or 0) - float(change.before)
                 assert moved * rendered.direction > 0, (remedy.slug, command, change)
     assert changed > 50
+
+
+@pytest.mark.parametrize(("given", "count"), [("8k", 8000), ("8K", 8192), ("0.5M", 524288), ("8192", 8192)])
+def test_counts_with_a_letter_are_numbers(given: str, count: int) -> None:
+    at = life(f"vllm serve m --max-model-len {given}")
+    assert at.config["max_model_len"] == count
+    at.figures["est_max_len"] = (184352, 1)
+    shorter = render(lib.SHORTER_CONTEXT, at)  # 184,352 isn't
+    assert shorter is not None
+    assert int(shorter.value) < count
+    made = corrected_command(at, [remedy_of("--max-model-len", "999999", -1)])
+    assert (made.text, made.changes) == (f"vllm serve m --max-model-len {given}", ())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_text_is_read_or_refused_and_a_shell_reads_the_same_again(seed: int) -> None:
+    draw = random.Random(seed)
+    parts = [
+        "vllm", "serve", "vllm serve", " ", " ", " ", "'", '"', "\\", "$", "$(", ")", "${A}", "`", "|", "&&", ";", "\n", ">", "2>&1", "<(", "#",
+        "--max-num-seqs", "-tp", "=", "8", "bash -c ", "docker run ", "vllm/vllm-openai:v0.9.0", "-e A=1", "env ", "{", "[", "*", "中",
+    ]  # fmt: skip
+    good = 0
+    for _ in range(3000):
+        text = "".join(draw.choices(parts, k=draw.randint(3, 14)))
+        if draw.random() < 0.5:
+            text = "vllm serve m " + text
+        try:
+            line = read(text)
+        except Unreadable:
+            continue
+        good += 1
+        again = read(line.text())
+        assert again.text() == line.text(), text
+        assert again.settings() == line.settings(), text
+        assert again.variables() == line.variables(), text
+    assert good > 300

@@ -194,6 +194,21 @@ class CommandLine:
         return found
 
 
+_AMOUNT = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([kKmMgG])")
+_TIMES = {"k": 10**3, "K": 1 << 10, "m": 10**6, "M": 1 << 20, "g": 10**9, "G": 1 << 30}
+
+
+def number(text: str) -> float | None:
+    """A number as vLLM's options take it: `256`, `0.9`, `8k` (8,000), `8K` (8,192); None for other texts."""
+    amount = _AMOUNT.fullmatch(text)
+    if amount:
+        return float(amount[1]) * _TIMES[amount[2]]
+    try:
+        return float(text) if len(text) <= 40 and text.isascii() and "_" not in text else None
+    except ValueError:
+        return None
+
+
 def word(text: str, raw: str | None = None) -> Token:
     """A word as a shell takes it; quoted unless its spelling is given."""
     return Token("word", text, shlex.quote(text) if raw is None else raw)
@@ -216,7 +231,7 @@ def read_or_none(text: str) -> CommandLine | None:
 
 
 def _find(text: str, depth: int) -> CommandLine | None:
-    tokens = split(text.strip())
+    tokens = split(text)
     _one_line(tokens)
     begin = 0
     for index in range(len(tokens) + 1):
@@ -240,7 +255,8 @@ def _one_line(tokens: list[Token]) -> None:
     for index, token in reversed(list(enumerate(tokens))):
         if token.raw != "\n":
             continue
-        if index == 0 or index == len(tokens) - 1 or tokens[index - 1].kind == "end":
+        neighbours = [*tokens[max(0, index - 1) : index], *tokens[index + 1 : index + 2]]
+        if len(neighbours) < 2 or any(each.kind == "end" for each in neighbours):
             del tokens[index]
         else:
             tokens[index] = Token("end", ";", ";")
@@ -258,7 +274,7 @@ def _in_command(tokens: list[Token], begin: int, end: int, depth: int) -> Comman
     if start is None:
         return None
     at = places[start - 1] + 1
-    behind = places[run] - begin if run is not None else None
+    behind = places[run] - begin if run is not None and run < start else None
     return CommandLine(tokens[:begin], tokens[begin:at], tokens[at:end], tokens[end:], [], behind)
 
 
@@ -350,4 +366,8 @@ def _requoted(text: str, live: bool) -> str:
 
 
 def _joined(tokens: list[Token]) -> str:
-    return "".join(("" if token.raw == ";" else " ") + token.raw for token in tokens).strip()
+    text = ""
+    for before, token in zip([None, *tokens], tokens, strict=False):
+        glued = before is None or (token.raw == ";" and before.kind != "end")
+        text += token.raw if glued else f" {token.raw}"
+    return text

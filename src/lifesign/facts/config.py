@@ -215,6 +215,15 @@ def _value(text: str) -> object:
 
 MAX_VALUE = 60
 """Longer values of options are text, never numbers."""
+_COUNTS = ("max_model_len", "max_num_batched_tokens", "max_num_seqs")
+
+
+def _setting(key: str, text: str) -> object:
+    """The value of an option: a count may be written as `8k`."""
+    amount = command_line.number(text) if key in _COUNTS else None
+    if amount is not None and amount == int(amount):
+        return int(amount)
+    return _value(text) if len(text) <= MAX_VALUE else text
 
 
 def learn_command(life: Life, command: str, *, overrides: bool = False) -> bool:
@@ -227,8 +236,7 @@ def learn_command(life: Life, command: str, *, overrides: bool = False) -> bool:
         return False
     life.command = command
     settings = {
-        key: _value(value) if isinstance(value, str) and len(value) <= MAX_VALUE else value
-        for key, value in line.settings().items()
+        key: _setting(key, value) if isinstance(value, str) else value for key, value in line.settings().items()
     }
     if overrides:
         life.config.update(settings)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lifesign.facts import command_line
-from lifesign.facts.command_line import CommandLine, word
+from lifesign.facts.command_line import CommandLine, number, word
 from lifesign.facts.shell_words import Token
 from lifesign.remedies import catalog as catalogs
 from lifesign.remedies.catalog import Catalog, Knob, normal
@@ -158,8 +158,8 @@ def _of_another_run(line: _Line, life: Life) -> bool:
     for name, value in line.line.settings().items():
         logged = life.user_args.get(name)
         if isinstance(logged, (int, float)) and not isinstance(logged, bool):
-            number = _number(str(value))
-            if number is not None and number != logged:
+            given = number(str(value))
+            if given is not None and given != logged:
                 return True
     return False
 
@@ -216,7 +216,7 @@ def _parse(command: str, catalog: Catalog, release: str) -> _Line | None:
     line = _Line(found)
     for token in found.args[:MAX_WORDS]:
         last = line.items[-1] if line.items else None
-        if token.kind == "word" and token.text.startswith("-") and _number(token.text) is None:
+        if token.kind == "word" and token.text.startswith("-") and number(token.text) is None:
             name, equals, value = token.text.partition("=")
             line.items.append(_Item(name, [token], [value] if equals else []))
         elif token.kind == "word" and last is not None and last.name and _wants(last, catalog, release):
@@ -240,14 +240,6 @@ def _hide(tokens: list[Token]) -> None:
         match = _NAMED.fullmatch(token.text) if token.kind == "word" else None
         if match and SECRET_VARIABLE.search(match[2]) and not _REFERENCE.fullmatch(match[3]):
             tokens[index] = word(f"{match[1]}***", f"{match[1]}***")
-
-
-def _number(text: str) -> float | None:
-    """A number as a command line writes it."""
-    try:
-        return float(text) if len(text) <= 40 and text.isascii() and "_" not in text else None
-    except ValueError:
-        return None
 
 
 def _knob(name: str, catalog: Catalog, release: str) -> Knob | None:
@@ -316,7 +308,7 @@ def _spelled(items: list[_Item]) -> str:
 
 def _no_better(before: str, after: str, direction: int) -> bool:
     """Whether a change leads nowhere, or away from where its remedy wants to go."""
-    old, new = _number(before), _number(after)
+    old, new = number(before), number(after)
     if old is None or new is None:
         return before == after
     # -1 and 0 are words for "automatic" or "no limit".
