@@ -6,6 +6,7 @@ reported in part, with a note.
 
 from __future__ import annotations
 
+import codecs
 import glob
 import io
 import os
@@ -116,6 +117,7 @@ def _detect(source: Source, handle: BinaryIO, path: str | None) -> Source:
     head: bytes = peek(4096)[:4096] if peek is not None else b""
     kind = next((name for magic, name in _MAGIC if head.startswith(magic)), None)
     if kind is None:
+        _misnamed(source, head)
         if _looks_binary(head):
             raise SourceError(
                 source.name, "this is a binary file, not a log. Give the text log (or a .gz/.xz/.zst/.bz2 of it)."
@@ -125,6 +127,33 @@ def _detect(source: Source, handle: BinaryIO, path: str | None) -> Source:
         return source
     source.stream = _decompressor(kind, handle, source.name)
     return source
+
+
+_PACKED = {".gz": "gzip", ".xz": "xz", ".zst": "zstd", ".bz2": "bzip2"}
+
+
+def _misnamed(source: Source, head: bytes) -> None:
+    """A file with the name of a compressed one that isn't: text is read with a note (downloads get unpacked unasked)."""
+    suffix = os.path.splitext(source.name)[1].lower()
+    if suffix not in _PACKED or not head:
+        return
+    if _looks_binary(head) or not _is_text(head):
+        raise SourceError(
+            source.name,
+            f"this is no {_PACKED[suffix]} file, though its name ends in {suffix}. Copy it again, or give the text log.",
+        )
+    source.notes.append(f"{source.name}: the name ends in {suffix}, but it is plain text; it was read as it stands")
+
+
+def _is_text(head: bytes) -> bool:
+    """Whether the bytes are UTF-8 (a character may be cut at their end) or have a mark of UTF-16."""
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return True
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _decompressor(kind: str, handle: BinaryIO, name: str) -> BinaryIO:
