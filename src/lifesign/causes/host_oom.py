@@ -319,8 +319,8 @@ CAUSE = Cause(
         ),
         Signature(
             "cgroup-limit",
-            any=("137 true",),
-            regex=r"^137 true\s*$",
+            any=("137 true", "137 oom=true"),
+            regex=r"^137 (?:oom=)?true\s*$",
             kinds=("plain", "log"),
         ),
         Signature("unified-memory", any=("NV_ERR_NO_MEMORY",), strength=SYMPTOM, certainty="supported"),

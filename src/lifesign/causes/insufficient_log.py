@@ -21,6 +21,16 @@ LINES_ABOVE = Remedy(
     ),
     command='vllm serve ... 2>&1 | tee vllm_full.log; grep -nE "ERROR.*(EngineCore|Worker)|(EngineCore|Worker).*ERROR|Traceback" vllm_full.log | head',
 )
+ENGINE_LOG = Remedy(
+    slug="collect-engine-log",
+    kind="collect",
+    title=T("the engine's own log", "引擎自己的日志"),
+    why=T(
+        "This text seems to come from another program, or holds nothing of the engine's. Give what `vllm serve` itself prints, with both streams and from its start.",
+        "这段文字像是别的程序的，或者没有引擎的内容。请提供 `vllm serve` 自己的输出，两个输出流都要，从启动开始。",
+    ),
+    command="vllm serve ... 2>&1 | tee vllm_full.log",
+)
 OTHER_STREAM = Remedy(
     slug="collect-container-log",
     kind="collect",
@@ -65,7 +75,7 @@ SUBTYPES = {
             "No line of vLLM or SGLang was recognised.",
             "没有认出任何 vLLM 或 SGLang 的日志行。",
         ),
-        (LINES_ABOVE, OTHER_STREAM),
+        (ENGINE_LOG, OTHER_STREAM),
     ),
 }
 

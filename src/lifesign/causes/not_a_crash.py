@@ -1,4 +1,4 @@
-"""Nothing died, or only a stop that was asked for: an honest verdict with its own title and little advice.
+"""No death in the log, or only a stop that was asked for: an honest verdict with its own title and little advice.
 
 When it applies is the ranking's decision (no death, an orderly end, work after the error). This file says what the
 reader is told.
@@ -11,10 +11,20 @@ from lifesign.remedies import library as lib
 from lifesign.remedies.model import Form, Remedy
 from lifesign.text import T
 
+STILL_THERE = Remedy(
+    slug="is-it-still-there",
+    kind="check",
+    title=T("is the service still there?", "服务还在吗？"),
+    why=T(
+        "SIGKILL and SIGSTOP leave no line in the log. No process left: it was killed from outside; an exit code of 137 (-9) and the kernel log tell it, and `lifesign diagnose LOG --with FILE` reads them together with the log. STAT T: it is stopped, `kill -CONT PID`.",
+        "SIGKILL 和 SIGSTOP 不会在日志里留下任何一行。进程不在了，就是被外部杀掉的：看退出码是不是 137（-9），再看内核日志；把它们存成文件，用 `lifesign diagnose 日志 --with 文件` 和日志一起分析。STAT 为 T，就是被暂停了：`kill -CONT PID`。",
+    ),
+    command="ps -eo pid,ppid,stat,lstart,cmd | grep -E 'VLLM|vllm serve'; docker inspect -f '{{.State.ExitCode}} oom={{.State.OOMKilled}}' NAME; kubectl describe pod POD | grep -A6 'Last State'; dmesg -T | grep -iE 'oom|killed process' | tail",
+)
 KEEP_RUNNING = Remedy(
     slug="nothing-to-do",
     kind="check",
-    title=T("nothing to repair here", "这里不用修"),
+    title=T("if it still answers, there is nothing to repair", "如果它还在应答，就不用修"),
     why=T(
         "If requests do fail, start from the request's own error (HTTP status, body) and its minute in the log.",
         "如果确实有请求失败，请从那个请求自己的报错（HTTP 状态、响应体）和它那一分钟的日志查起。",
@@ -61,14 +71,17 @@ CLOSE_ENGINE = Remedy(
     source="vllm#28898, vllm#41507",
 )
 
+OPEN_END = ("healthy", "slow-load", "request-aborted", "request-failed")
+"""Subtypes of a log that just ends: no line says that the engine stopped, and none could if it was killed at that moment."""
+
 SUBTYPES = {
     "healthy": Subtype(
-        T("Nothing died: the engine is serving to the last line", "没有死亡：直到最后一行引擎都在服务"),
+        T("Work to the last line, and no death in this log", "直到最后一行都在工作，日志里没有死亡的记录"),
         T(
-            "The log holds warnings or refused requests, but work goes on after them and nothing reports a death.",
-            "日志里有警告或被拒的请求，但之后工作照常，没有任何死亡的记录。",
+            "No line reports a death or a stop. That is all the log can say: if the service is gone all the same, it was most likely killed from outside: SIGKILL leaves no line.",
+            "没有任何一行说到死亡或停止。日志能说明的只有这些：如果服务已经不在了，多半是被外部杀掉的：SIGKILL 不会留下日志。",
         ),
-        (KEEP_RUNNING,),
+        (STILL_THERE, KEEP_RUNNING),
     ),
     "orderly-shutdown": Subtype(
         T("An orderly stop, not a crash", "正常停止，不是崩溃"),
@@ -104,7 +117,7 @@ SUBTYPES = {
             "Loading or compiling takes long, and nothing in the log failed. 'No available shared memory broadcast block' is a notice about waiting, no error.",
             "加载或编译花的时间长，日志里没有任何失败。No available shared memory broadcast block 只是提示在等待，不是错误。",
         ),
-        (lib.FASTER_STORAGE, KEEP_RUNNING),
+        (lib.FASTER_STORAGE, STILL_THERE, KEEP_RUNNING),
     ),
     "slow-step": Subtype(
         T("A step took long, then work went on", "有一步很慢，之后恢复正常"),
@@ -120,7 +133,7 @@ SUBTYPES = {
             "The ERROR lines concern one request (grammar, KV transfer). It was ended or computed again, and others were answered after it.",
             "这些 ERROR 只涉及一个请求（语法、KV 传输）：它被终止或重算了，之后别的请求都得到了回应。",
         ),
-        (CLIENT_SIDE,),
+        (CLIENT_SIDE, STILL_THERE),
     ),
     "request-failed": Subtype(
         T("One request failed; the service went on", "一个请求失败，服务照常"),
@@ -128,7 +141,7 @@ SUBTYPES = {
             "The error was raised in the API server while it handled one request. The engine wasn't touched.",
             "异常出在 API server 处理某个请求的时候，引擎没有受影响。",
         ),
-        (CLIENT_SIDE,),
+        (CLIENT_SIDE, STILL_THERE),
     ),
     "recovered": Subtype(
         T("The engine failed once and recovered", "引擎出错一次后恢复了"),
@@ -144,7 +157,7 @@ CAUSE = Cause(
     slug="not-a-crash",
     code="C9",
     title=T("Not a crash", "不是崩溃"),
-    summary=T("Nothing died, or it was stopped on purpose.", "没有进程死掉，或者是有意停止的。"),
+    summary=T("The log holds no death, or a stop that was meant.", "日志里没有死亡，或者是有意停止的。"),
     subtypes=SUBTYPES,
     order=23,
 )

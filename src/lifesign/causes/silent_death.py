@@ -11,6 +11,7 @@ import re
 from lifesign.causes._reading import explain
 from lifesign.causes.model import DECISIVE, SYMPTOM, TRACE, Cause, Finding, Signature, Subtype
 from lifesign.facts.events import C_ASSERTION
+from lifesign.facts.exit_status import ended_by_signal, in_words, outside_status
 from lifesign.facts.model import Event, Life
 from lifesign.remedies import library as lib
 from lifesign.remedies.model import Remedy
@@ -158,6 +159,9 @@ _ENDED = r"(?i)exit(?:ed)?(?: with)?(?: exit)? (?:code|status):? {{0,8}}{}\b"
 def status_of(text: str) -> str:
     """The exit status that a death line prints, in words: `exit code -9 = SIGKILL`; `no exit code printed` if none."""
     cut = text[:4000]
+    outside = outside_status(cut)
+    if outside is not None and outside < 0:
+        return in_words(outside)
     match = (
         re.search(r"(?i)exit(?:ed)?(?: with)?(?: exit)? (?:code|status)[:= ]{1,9}(-?\d{1,3}|None)", cut)
         or re.search(r"'[\w-]{1,60}': (-?\d{1,3})", cut)
@@ -211,7 +215,11 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
         finding.strength = SYMPTOM
     if finding.subtype == "segfault-native" and _after_python_error(finding.event, life):
         finding.strength, finding.certainty = TRACE, "possible"
-    if finding.subtype == "segfault-native":
+    if finding.subtype == "segfault-native" and outside_status(text[:4000]) == -_SEGV and finding.strength == TRACE:
+        finding.why = _ONLY_THE_STATUS.fill(status=in_words(-_SEGV))
+        finding.values["why_is_whole"] = "yes"
+        finding.remedies = (lib.COLLECT_CORE_DUMP, lib.COLLECT_KERNEL_LOG, PRELOADS)
+    elif finding.subtype == "segfault-native":
         library = _library(finding.event, life)
         known = library != "not named"
         finding.values["library"] = f"Its topmost library is {library}." if known else "It names no library."
@@ -264,6 +272,23 @@ def _whole_start(event: Event, life: Life) -> bool:
 def _process_really_died(event: Event, _life: Life) -> bool:
     """Ray's text for a lost process, not the one that wraps an error of the actor's own code."""
     return "error raised in its creation task" not in event.text
+
+
+def _by_a_signal(event: Event, _life: Life) -> bool:
+    """Whether this line is the exit status of a process that a signal ended; a segfault's status is a cause of its own."""
+    return ended_by_signal(event.text[:4000]) and outside_status(event.text[:4000]) != -_SEGV
+
+
+def _by_a_segfault(event: Event, _life: Life) -> bool:
+    """Whether this line is the exit status of a process that crashed in native code."""
+    return outside_status(event.text[:4000]) == -_SEGV
+
+
+_SEGV = 11
+_ONLY_THE_STATUS = T(
+    "The process ended with {status}: it crashed in native code. Its log holds no stack, so nothing tells which library.",
+    "进程以 {status} 结束：它崩在原生代码里。日志里没有栈，看不出是哪个库。",
+)
 
 
 def _killed_by_signal(event: Event, _life: Life) -> bool:
@@ -383,6 +408,14 @@ CAUSE = Cause(
         ),
         Signature(
             "signal",
+            regex=r"(?i)exit|killed|aborted|bus error|\b1[34]\d (?:oom=)?false|code=dumped",
+            kinds=("plain", "log"),
+            when=_by_a_signal,
+            strength=TRACE,
+            certainty="supported",
+        ),
+        Signature(
+            "signal",
             any=(
                 "died with exit code -",
                 "exited with exit code -",
@@ -393,6 +426,14 @@ CAUSE = Cause(
             kinds=("death", "exception", "log", "plain", "signal"),
             strength=TRACE,
             certainty="possible",
+        ),
+        Signature(
+            "segfault-native",
+            regex=r"\b(?:139|-?11)\b",
+            kinds=("plain", "log"),
+            when=_by_a_segfault,
+            strength=TRACE,
+            certainty="supported",
         ),
         Signature(
             "segfault-native",

@@ -8,6 +8,7 @@ from itertools import pairwise
 from lifesign.facts import config, voices
 from lifesign.facts import vocabulary as words
 from lifesign.facts.events import EventMaker
+from lifesign.facts.exit_status import ended_by_signal
 from lifesign.facts.model import Event, Life, Phase
 from lifesign.logs.tracebacks import Statement
 
@@ -33,6 +34,8 @@ _SERVING_FRAMES = (
     ":worker_busy_loop",
 )
 
+# `docker inspect` and `kubectl get -o json` print this word of every container, the living ones too.
+_NOT_FOR_MEMORY = re.compile(r"OOMKilled\W{1,4}false")
 _RUN = 4
 _LOGO = 8
 _RESTART = ("banner", "args")
@@ -240,10 +243,6 @@ def _ends(event: Event, life: Life) -> bool:
     return event.weight == "fatal" or (event.weight == "unknown" and uncaught and not life.served)
 
 
-_BY_SIGNAL = re.compile(r"(?i)exit(?:ed)?(?: with)?(?: exit)? (?:code|status):? {0,8}(?:13[245679]|143)\b")
-"""128 + the number of a signal, as shells, container runtimes and hosting services tell it."""
-
-
 def _ended_outside(event: Event) -> bool:
     """Whether a shell, the kernel or an orchestrator says that an engine process ended by force or never started."""
     text = event.text
@@ -257,11 +256,9 @@ def _ended_outside(event: Event) -> bool:
         return False
     if any(part in text for part in words.USAGE_ERRORS):
         return True
-    return (
-        text.strip() == "Killed"
-        or _BY_SIGNAL.search(text[:4000]) is not None
-        or any(part in text for part in words.OUTSIDE_DEATHS if part != "Killed")
-    )
+    if ended_by_signal(text):
+        return True
+    return any(part in text for part in words.OUTSIDE_DEATHS) and not _NOT_FOR_MEMORY.search(text)
 
 
 _NEXT = {

@@ -246,10 +246,10 @@ USAGE_ERRORS = (
     ": error: ambiguous option",
 )
 
-# What a shell, a container runtime or an orchestrator says about the end of a process; exit statuses: lives.py.
+# What a shell, a container runtime or an orchestrator says about the end of a process; exit statuses: exit_status.py.
 OUTSIDE_DEATHS = (
     "OOMKilled", "137 true", "CrashLoopBackOff", "Main process exited, code=killed", "Main process exited, code=exited, status=1/FAILURE",
-    "code=dumped", "Killed", "killed by the OOM killer", "Failed with result 'oom-kill'", "systemd-oomd killed", "status=9/KILL",
+    "code=dumped", "killed by the OOM killer", "Failed with result 'oom-kill'", "systemd-oomd killed", "status=9/KILL",
     "status=11/SEGV", "status=6/ABRT", "error while attempting to bind on address",
 )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -34,18 +34,20 @@ class Reading:
     """Whether every line was read; false when routine of a large log was passed over."""
 
 
-def read(paths: list[str], ahead: Ahead | None = None) -> Reading:
+def read(paths: list[str], ahead: Ahead | None = None, evidence: Sequence[str] = ()) -> Reading:
     """Reads all sources. Raises SourceError when one can't be read at all.
 
-    ahead: scouts that were sent into large files before (see `scan.Ahead`).
+    ahead: scouts that were sent into large files before (see `scan.Ahead`). evidence: further files that the user gave
+    about this very engine (exit status, pod description, kernel log).
     """
     reading = Reading()
     sources: list[Iterable[Record]] = []
-    for name in expand(paths):
+    beside = set(expand(list(evidence))) - set(expand(paths))
+    for name in expand([*paths, *evidence]):
         source = open_source(name)
         reading.paths.append(source.name)
         sources.append(_rows(source, reading, ahead.take(name) if ahead else None))
-    rows = sources[0] if len(sources) == 1 else _merge([list(each) for each in sources])
+    rows = sources[0] if len(sources) == 1 else _merge([list(each) for each in sources], beside)
     assembler = Assembler()
     for order, record in enumerate(rows):
         record.order = order
@@ -202,21 +204,23 @@ def _newest_first(rows: list[Record]) -> bool:
     return times[-1] < times[0] and down > 3 * up
 
 
-def _merge(per_source: list[list[Record]]) -> list[Record]:
+def _merge(per_source: list[list[Record]], beside: Collection[str] = ()) -> list[Record]:
     """The records of several parts of one incident on one time line.
 
     Within a source file order is kept; between sources the time decides, and a line without time goes with the one
-    before it.
+    before it. A file in which no engine speaks is a source of its own, hence another program's, unless it was given as
+    evidence (`beside`): then its lines are about this engine, as if they had been pasted below the log.
     """
     keyed: list[tuple[float, int, int, Record]] = []
     for index, rows in enumerate(per_source):
+        about_us = any(row.path in beside for row in rows[:1]) and not any(row.process.name for row in rows)
         latest = next((row.time_s for row in rows if row.time_s is not None), None)
         if latest is None:
             latest = float("inf") if index else float("-inf")
         for position, row in enumerate(rows):
             if row.time_s is not None and row.time_s > latest:
                 latest = row.time_s
-            if not row.process.source:
+            if not row.process.source and not about_us:
                 row.process = row.process._replace(source=row.path)
             keyed.append((latest, index, position, row))
     keyed.sort(key=lambda item: item[:3])

@@ -25,7 +25,7 @@ from lifesign.report.model import (
     SourceInfo,
     Verdict,
 )
-from lifesign.report.rank import Ranking, rank
+from lifesign.report.rank import NO_ENGINE, Ranking, rank
 from lifesign.report.timeline import timeline
 from lifesign.text import Lang, T
 
@@ -46,7 +46,7 @@ def diagnose_paths(
 
     vllm_version overrides what the log says; command is the user's own command line, to be corrected. Raises SourceError or UsageError for unusable input.
     """
-    reading = read([*paths, *(extra or [])], ahead)
+    reading = read(paths, ahead, extra or [])
     lives = build(reading.statements, complete=reading.complete)
     if vllm_version:
         for life in lives:
@@ -116,7 +116,8 @@ def verdict_of(finding: Finding, life: Life, ranking: Ranking, lang: Lang) -> Ve
     return Verdict(
         cause=finding.cause,
         subtype=finding.subtype,
-        phase=finding.event.phase.value,
+        # A log in which no engine speaks tells no phase of one.
+        phase="" if (finding.cause, finding.subtype) == NO_ENGINE else finding.event.phase.value,
         certainty=finding.certainty,
         title=title.fill(**finding.values).pick(lang),
         why=why.pick(lang),

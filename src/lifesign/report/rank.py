@@ -18,6 +18,8 @@ from lifesign.facts.model import Event, Life, Phase
 from lifesign.logs.model import Frame
 
 INSUFFICIENT, NOT_A_CRASH, UNCLASSIFIED = "insufficient-log", "not-a-crash", "unclassified"
+NO_ENGINE = (INSUFFICIENT, "empty")
+"""Cause and subtype of a text in which no engine speaks."""
 
 _ALIVE_EVENTS = 3
 _ALIVE_SECONDS = 2.0
@@ -146,7 +148,7 @@ def _can_be_root(finding: Finding, life: Life) -> bool:
 def _choose(candidates: list[Finding], life: Life) -> Finding:
     """The earliest candidate of the highest strength, or an honest verdict where there is none."""
     if not _engine_speaks(life):
-        return Finding(INSUFFICIENT, "empty", _last(life), certainty="possible", strength=TRACE)
+        return Finding(*NO_ENGINE, _last(life), certainty="possible", strength=TRACE)
     if life.orderly and not any(_breaks_order(finding, life) for finding in candidates):
         return _not_a_crash(life)
     strong = [finding for finding in candidates if finding.strength > TRACE]

@@ -9,6 +9,7 @@ import os
 import shlex
 from dataclasses import dataclass, field
 
+from lifesign.causes.not_a_crash import OPEN_END
 from lifesign.report.model import Advice, EvidenceLine, Report, Verdict
 from lifesign.text import Lang, T
 
@@ -28,6 +29,7 @@ HEADINGS = {
     "death": T("CAUSE OF DEATH", "死因"),
     "no-verdict": T("NO VERDICT", "无法判定"),
     "alive": T("NOT A CRASH", "不是崩溃"),
+    "no-death": T("NO DEATH SEEN", "没有看到死亡"),
     "proof": T("PROOF", "证据"),
     "do": T("DO NOW", "现在做"),
     "collect": T("COLLECT", "请收集"),
@@ -101,6 +103,8 @@ def view(report: Report, lang: Lang, *, all_lives: bool = False) -> View:
     verdict = report.verdict
     silent = verdict.cause in ("insufficient-log", "not-a-crash")
     heading = {"insufficient-log": "no-verdict", "not-a-crash": "alive"}.get(verdict.cause, "death")
+    if heading == "alive" and verdict.subtype in OPEN_END:
+        heading = "no-death"
     many = len(report.source.paths) > 1
     result = View(
         heading=HEADINGS[heading].pick(lang),
