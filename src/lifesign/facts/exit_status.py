@@ -30,10 +30,10 @@ _WORDS = {
 }
 # bash says the bare word, or `script: line 3:  4711 Killed    vllm serve ...`; with a core file it says that too.
 _SHELL = re.compile(
-    r"(?:\S{1,80}: line \d{1,6}: +\d{1,9} |\[\d{1,3}\][+-]? +(?:\d{1,9} )?)?(%s)(?: +\(core dumped\))?(?:  .{0,400})?"
-    % "|".join(_WORDS)
+    r"(?:\S{1,80}: line \d{1,6}: +\d{1,9} |\[\d{1,3}\][+-]? +(?:\d{1,9} )?)?("
+    + "|".join(_WORDS)
+    + r")(?: +\(core dumped\))?(?:  .{0,400})?"
 )
-_OOM = re.compile(r"137 (?:oom=)?true")
 _LINE_CHARS = 500
 
 
@@ -60,11 +60,6 @@ def ended_by_signal(text: str) -> bool:
     """Whether a line gives the status of a process that a signal ended; Ctrl-C is a stop that was asked for, and no death."""
     status = outside_status(text)
     return status is not None and status < 0 and status != -signal.SIGINT
-
-
-def killed_for_memory(text: str) -> bool:
-    """Whether a line is the short answer of `docker inspect` for a container that ran out of memory: `137 true`."""
-    return _OOM.fullmatch(text.strip()) is not None
 
 
 def in_words(status: int) -> str:
