@@ -59,7 +59,24 @@ def test_every_family_of_the_taxonomy_is_there() -> None:
     injected = {fault.expect.cause for fault in all_faults()}
     missing = known_causes() - injected
     # Ray, drivers and installation are outside of what an engine can be made to do; one case each stands for the rest.
-    assert missing <= {"process-lifecycle", "distributed-orchestration"}, missing
+    # A log that can't say is no fault: what was injected is always known.
+    assert missing <= {"process-lifecycle", "distributed-orchestration", "insufficient-log"}, missing
+
+
+def test_no_fault_accepts_a_death_for_a_living_engine_or_the_reverse() -> None:
+    softened = {fault.name for fault in all_faults() if fault.expect.accept}
+    assert softened == {"start-sigterm", "cgroup-kill", "cgroup-start"}, "each needs its reason, said beside it"
+    for fault in all_faults():
+        for cause in fault.expect.accept:
+            assert (cause in SILENT) == (fault.expect.cause in SILENT), fault.name
+
+
+def test_every_process_gets_every_signal() -> None:
+    given = {
+        (fault.signal.role, fault.signal.name) for fault in all_faults() if fault.signal and not fault.signal.group
+    }
+    names = ("SIGKILL", "SIGSTOP", "SIGSEGV", "SIGBUS", "SIGABRT", "SIGTERM")
+    assert {(role, name) for role in ("api", "core", "worker") for name in names} <= given
 
 
 @pytest.mark.parametrize("fault", [f for f in all_faults() if f.hook], ids=lambda fault: fault.name)

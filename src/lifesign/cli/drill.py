@@ -89,8 +89,7 @@ def run_fault(
     if patience:
         wanted = runner.with_patience(wanted)
     if expect:
-        cause, _, subtype = expect.partition("/")
-        wanted = dataclasses.replace(wanted, expect=Expect(cause, subtype, wanted.expect.phase))
+        wanted = dataclasses.replace(wanted, expect=Expect(*_cause_of(expect), wanted.expect.phase))
     form, language = _format(format), _lang(lang)
     outcome = _run_all([wanted], chosen, keep, quiet=True)[0]
     if form == "json":
@@ -194,6 +193,7 @@ def _listed(fault: Fault) -> dict[str, object]:
         "expect": fault.expect.slug,
         "engines": list(fault.engines),
         "accept": list(fault.expect.accept),
+        "accept_subtypes": list(fault.expect.accept_subtypes),
         "phase": fault.expect.phase,
         "when": fault.when,
         "how": fault.how,
@@ -204,6 +204,26 @@ def _listed(fault: Fault) -> dict[str, object]:
         "title": fault.title.en,
         "title_zh": fault.title.zh,
     }
+
+
+def _cause_of(text: str) -> tuple[str, str]:
+    """Cause and subtype (may be empty) that `--expect` names. Raises UsageError for ones that no diagnosis ever gives."""
+    import difflib
+
+    from lifesign.causes import registry
+
+    cause, _, subtype = text.partition("/")
+    known = registry.by_slug(cause)
+    if known is None:
+        slugs = [each.slug for each in registry.load()[0]]
+        near = difflib.get_close_matches(cause, slugs, n=3, cutoff=0.5)
+        hint = f"did you mean {', '.join(near)}?" if near else f"choose one of {', '.join(slugs)}."
+        raise UsageError(f"--expect: there is no cause called {cause[:60]!r}; {hint}")
+    if subtype and subtype not in known.subtypes:
+        near = difflib.get_close_matches(subtype, known.subtypes, n=3, cutoff=0.5)
+        hint = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(known.subtypes)}."
+        raise UsageError(f"--expect: {cause} has no subtype called {subtype[:60]!r}; {hint}")
+    return cause, subtype
 
 
 def _selected(engine: Engine, patterns: Sequence[str], ci: bool) -> list[Fault]:
@@ -258,10 +278,10 @@ def _run_all(
 def _drop_good_logs(folder: Path, outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes:
         if outcome.result != "FAIL":
-            for path in (outcome.log, outcome.kernel_log):
+            for path in (outcome.log, outcome.kernel_log, outcome.exit_log):
                 if path and Path(path).parent == folder:
                     Path(path).unlink(missing_ok=True)
-            outcome.log = outcome.kernel_log = ""
+            outcome.log = outcome.kernel_log = outcome.exit_log = ""
     if not any(folder.iterdir()):
         folder.rmdir()
     else:
@@ -284,8 +304,7 @@ def _print_table(outcomes: Sequence[Outcome]) -> None:
         table.add_row(Text(result, style[result]), *(Text(cell) for cell in cells))
     console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 160)
     console.print(table)
-    counts = report.tally(outcomes)
-    console.print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
+    console.print(report.summary(outcomes))
 
 
 def _print_story(lines: Sequence[tuple[str, str]]) -> None:

@@ -31,11 +31,16 @@ class Diagnosis:
         return f"{self.cause}/{self.subtype}" if self.subtype else self.cause
 
 
-def diagnose(log: Path, kernel_log: Path | None = None) -> Diagnosis:
-    """Run `lifesign diagnose --format json` on a log (and the kernel's lines, where a drill has them)."""
+def exit_line(code: int | None) -> str:
+    """How `docker compose` tells the end of a server that a signal killed; empty for another end: the log tells that itself."""
+    return f"vllm-1 exited with code {128 - code}\n" if code is not None and code < 0 else ""
+
+
+def diagnose(log: Path, *evidence: Path) -> Diagnosis:
+    """Run `lifesign diagnose --format json` on a log and what a drill has beside it: the kernel's lines, the exit status."""
     command = [sys.executable, "-m", "lifesign.cli.main", "diagnose", "--format", "json", str(log)]
-    if kernel_log is not None:
-        command += ["--with", str(kernel_log)]
+    for path in evidence:
+        command += ["--with", str(path)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -61,8 +66,13 @@ def agrees(expect: Expect, got: Diagnosis) -> bool:
     return got.cause == expect.cause or got.cause in expect.accept
 
 
+def strictly_agrees(expect: Expect, got: Diagnosis) -> bool:
+    """Whether the cause is the injected one and no other, however defensible."""
+    return got.cause == expect.cause
+
+
 def subtype_agrees(expect: Expect, got: Diagnosis) -> bool:
     """Whether the subtype is right as well; an accepted other cause brings its own subtypes, which aren't judged."""
     if got.cause != expect.cause:
         return got.cause in expect.accept
-    return got.subtype == expect.subtype or got.subtype in expect.accept_subtypes
+    return not expect.subtype or got.subtype == expect.subtype or got.subtype in expect.accept_subtypes

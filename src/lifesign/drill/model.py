@@ -21,7 +21,11 @@ Json = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """What a correct diagnosis of the log says; `accept` holds other causes that an expert could defend from the log alone."""
+    """What a correct diagnosis says, given the log and what stands beside it (kernel lines, the exit status).
+
+    accept: other causes that are as true of this log; never a death where none was injected, nor the reverse. Both fields of
+    that kind stay empty wherever the cause can be told. accept_subtypes: other subtypes of `cause`.
+    """
 
     cause: str
     subtype: str
@@ -32,8 +36,8 @@ class Expect:
 
     @property
     def slug(self) -> str:
-        """`cause/subtype`, the form of `drill list`."""
-        return f"{self.cause}/{self.subtype}"
+        """`cause/subtype`, the form of `drill list`; `cause` where no subtype is asked for."""
+        return f"{self.cause}/{self.subtype}" if self.subtype else self.cause
 
 
 @dataclass(frozen=True, slots=True)

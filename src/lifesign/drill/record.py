@@ -1,6 +1,7 @@
 """Keeps a drill's log and its label: the project's own growing corpus, each file of which is a regression test.
 
-What is kept is what the engine printed, line for line, with this machine's paths replaced by neutral ones and host names and
+What is kept is what the engine printed, line for line, followed by what a user would find beside it (the kernel's lines, the
+exit status of a server that a signal killed), with this machine's paths replaced by neutral ones and host names and
 secrets redacted; a replacement never adds or removes a line, so line numbers stay true. The label says what was injected and
 what the log can carry of it, in the format of `corpus/public/README.md`.
 """
@@ -14,6 +15,7 @@ import socket
 import sys
 from pathlib import Path
 
+from lifesign.drill.diagnosis import exit_line
 from lifesign.drill.engines import Engine
 from lifesign.drill.model import Expect, Fault, Raise, Say
 from lifesign.drill.outcome import Outcome
@@ -50,6 +52,7 @@ def keep(outcome: Outcome, engine: Engine, folder: Path) -> str | None:
     text = neutral(Path(outcome.log).read_bytes().decode("utf-8", "replace"), engine)
     if outcome.kernel_log:
         text = text.rstrip("\n") + "\n" + neutral(_kernel_of_ours(Path(outcome.kernel_log)), engine)
+    text = with_exit(text, outcome.exit_code)
     if len(text) > SIZE_CAP_BYTES:
         return f"the log has {len(text)} bytes, more than {SIZE_CAP_BYTES}"
     label = make_label(outcome, engine, text)
@@ -60,6 +63,12 @@ def keep(outcome: Outcome, engine: Engine, folder: Path) -> str | None:
     (folder / f"{outcome.fault.name}.log").write_text(text, encoding="utf-8", newline="\n")
     _store_label(folder / "labels.jsonl", label)
     return None
+
+
+def with_exit(text: str, exit_code: int | None) -> str:
+    """The log with the exit status below it, as far as the log can't tell it."""
+    line = exit_line(exit_code)
+    return text.rstrip("\n") + "\n" + line if line and not text.endswith(line) else text
 
 
 def _store_label(path: Path, label: dict[str, object]) -> None:
@@ -88,14 +97,17 @@ def make_label(outcome: Outcome, engine: Engine, text: str) -> dict[str, object]
 def relabel(folder: Path) -> list[str]:
     """Make the labels of a recorded folder anew from the vocabulary, without running anything. Returns what is wrong.
 
-    For when a fault's expectation is corrected: the logs stay as they are, what was observed stays in the labels.
+    For when a fault's expectation is corrected: what was observed stays in the labels, the logs stay as they are (one that was
+    recorded without the exit status gets that line).
     """
     problems = []
     path = folder / "labels.jsonl"
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     for index, row in enumerate(rows):
         fault = find(row["drill"])
-        text = (folder / row["file"]).read_bytes().decode("utf-8")
+        log = folder / row["file"]
+        text = with_exit(log.read_bytes().decode("utf-8"), row["observed"]["exit_code"])
+        log.write_text(text, encoding="utf-8", newline="\n")
         rows[index] = row | _label(fault, text)
         if fault.expect.cause not in SILENT and not rows[index]["decisive_lines"]:
             problems.append(f"{row['file']}: no line holds any of {fault.expect.decisive}")

@@ -9,11 +9,19 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from lifesign import __version__
-from lifesign.drill.outcome import Outcome, describe_client, describe_left
+from lifesign.drill.outcome import COMMA, Outcome, describe_client, describe_left
 from lifesign.errors import UsageError
-from lifesign.text import Lang
+from lifesign.report.view import CERTAINTY
+from lifesign.text import Lang, T
 
 SCHEMA = "lifesign.drill/1"
+LINE = T(" (line {number})", "（第 {number} 行）")
+PATIENT = T(
+    "LIFESIGN_PATIENCE=1: a worker that computes is waited for, whatever the limit",
+    "LIFESIGN_PATIENCE=1：只要 worker 还在计算，就一直等，不管时限",
+)
+ANY_SUBTYPE = T(" (any subtype)", "（任何子类都算）")
+OR_ELSE = T(" (the log may also show: {others})", "（日志也可能表现为：{others}）")
 NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd]")
 
 
@@ -23,12 +31,27 @@ def tally(outcomes: Sequence[Outcome]) -> dict[str, int]:
     return {"passed": results.count("PASS"), "failed": results.count("FAIL"), "skipped": results.count("SKIPPED")}
 
 
+def strictness(outcomes: Sequence[Outcome]) -> tuple[int, int]:
+    """(N, M): of M drills with a diagnosis, N name the injected cause itself and not one that is merely accepted."""
+    judged = [outcome for outcome in outcomes if outcome.got is not None and not outcome.got.problem]
+    return sum(outcome.strict for outcome in judged), len(judged)
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """`98 passed, 0 failed, 32 skipped; strict 98 of 98` (strict: the injected cause itself)."""
+    counts = tally(outcomes)
+    strict, judged = strictness(outcomes)
+    return f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped; strict {strict} of {judged}"
+
+
 def as_json(outcomes: Sequence[Outcome]) -> str:
     """All results as one JSON object, schema `lifesign.drill/1`."""
     body = {
         "schema": SCHEMA,
         "lifesign_version": __version__,
         **tally(outcomes),
+        "strict": strictness(outcomes)[0],
+        "judged": strictness(outcomes)[1],
         "results": [outcome.as_json() for outcome in outcomes],
     }
     return json.dumps(body, indent=2, ensure_ascii=False)
@@ -62,9 +85,8 @@ def as_junit(outcomes: Sequence[Outcome]) -> str:
 
 def as_markdown(outcomes: Sequence[Outcome]) -> str:
     """All results as a Markdown table."""
-    counts = tally(outcomes)
     lines = [
-        f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped.",
+        f"{summary(outcomes)}.",
         "",
         "| fault | result | injected | diagnosed | exit code | seconds to the end | client |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -124,6 +146,8 @@ def story(outcome: Outcome, lang: Lang) -> list[tuple[str, str]]:
         ("演练" if zh else "DRILL", f"{outcome.fault.name}: {outcome.fault.title.pick(lang)}"),
         ("引擎" if zh else "ENGINE", f"{outcome.engine} {outcome.release}".strip()),
     ]
+    if outcome.fault.patience:
+        lines.append(("耐心等待" if zh else "PATIENCE", PATIENT.pick(lang)))
     if outcome.result == "SKIPPED":
         return [*lines, ("跳过" if zh else "SKIPPED", outcome.why.pick(lang) if outcome.why else "")]
     lines += [
@@ -131,22 +155,34 @@ def story(outcome: Outcome, lang: Lang) -> list[tuple[str, str]]:
         for index, (time_s, text) in enumerate(outcome.events)
     ]
     lines.append(("客户端" if zh else "CLIENT", describe_client(outcome.client, lang)))
-    states = ", ".join(f"{time_s:g} s {state}" for time_s, state in outcome.health)
+    states = COMMA.pick(lang).join(f"{time_s:g} s {state}" for time_s, state in outcome.health)
     if states:
         lines.append(("健康检查" if zh else "HEALTH", states))
     code = ("仍在运行" if zh else "still runs") if outcome.exit_code is None else str(outcome.exit_code)
     lines.append(("退出码" if zh else "EXIT CODE", code))
     lines.append(("残留" if zh else "LEFT", describe_left(outcome.left, lang)))
     if outcome.got is not None and outcome.got.cause:
-        where = f" (line {outcome.got.line})" if outcome.got.line else ""
-        lines.append(("诊断" if zh else "DIAGNOSIS", f"{outcome.got.slug}, {outcome.got.certainty}{where}"))
+        certainty = CERTAINTY.get(outcome.got.certainty, T(outcome.got.certainty, outcome.got.certainty)).pick(lang)
+        where = LINE.fill(number=outcome.got.line).pick(lang) if outcome.got.line else ""
+        lines.append(("诊断" if zh else "DIAGNOSIS", f"{outcome.got.slug}{COMMA.pick(lang)}{certainty}{where}"))
         if outcome.got.text:
             lines.append(("", _plain(outcome.got.text)))
-    lines.append(("预期" if zh else "EXPECTED", outcome.fault.expect.slug))
+    lines.append(("预期" if zh else "EXPECTED", _expected(outcome, lang)))
     lines.append(
         ("结果" if zh else "RESULT", outcome.result + (f": {_plain(outcome.why.pick(lang))}" if outcome.why else ""))
     )
     return lines
+
+
+def _expected(outcome: Outcome, lang: Lang) -> str:
+    """What the fault expects, and what else counts as right."""
+    expect = outcome.fault.expect
+    if not expect.subtype:
+        return expect.slug + ANY_SUBTYPE.pick(lang)
+    others = [*expect.accept_subtypes, *(f"{cause}/..." for cause in expect.accept)]
+    if not others:
+        return expect.slug
+    return expect.slug + OR_ELSE.fill(others=("、" if lang == "zh" else ", ").join(others)).pick(lang)
 
 
 def _plain(text: str) -> str:

@@ -20,12 +20,12 @@ from pathlib import Path
 
 from lifesign.drill.cgroup import MemoryCgroup
 from lifesign.drill.client import Client
-from lifesign.drill.diagnosis import agrees, diagnose, subtype_agrees
+from lifesign.drill.diagnosis import agrees, diagnose, exit_line, strictly_agrees, subtype_agrees
 from lifesign.drill.engines import Engine, launch_limits
 from lifesign.drill.inject import encode
 from lifesign.drill.model import Fault, Stall
 from lifesign.drill.needs import missing
-from lifesign.drill.outcome import Outcome
+from lifesign.drill.outcome import Outcome, describe_client
 from lifesign.drill.session import Session
 from lifesign.drill.vocabulary.slow import SPARED
 from lifesign.errors import LifesignError
@@ -366,18 +366,24 @@ def _keep_logs(drill: _Drill, keep: Path) -> None:
         kernel = keep / f"{drill.fault.name}.kernel.log"
         shutil.copyfile(drill.kernel_log, kernel)
         drill.outcome.kernel_log = str(kernel)
+    status = exit_line(drill.outcome.exit_code)
+    if status:
+        beside = keep / f"{drill.fault.name}.exit.txt"
+        beside.write_text(status, encoding="utf-8")
+        drill.outcome.exit_log = str(beside)
 
 
 def _judge(outcome: Outcome) -> None:
     """PASS needs three things: the engine's fate, what the client saw of a fault that harms nobody, and the diagnosis."""
-    outcome.got = diagnose(Path(outcome.log), Path(outcome.kernel_log) if outcome.kernel_log else None)
+    outcome.got = diagnose(Path(outcome.log), *(Path(path) for path in (outcome.kernel_log, outcome.exit_log) if path))
     if outcome.got.problem:
         outcome.why = _wrong_fate(outcome) or T(outcome.got.problem, outcome.got.problem)
         return
     expect = outcome.fault.expect
     outcome.subtype_right = subtype_agrees(expect, outcome.got)
+    outcome.strict = strictly_agrees(expect, outcome.got)
     outcome.why = _wrong_fate(outcome)
-    if outcome.why is None and not agrees(expect, outcome.got):
+    if outcome.why is None and not (agrees(expect, outcome.got) and outcome.subtype_right):
         outcome.why = T("expected {want}, the diagnosis says {got}", "应为 {want}，诊断却是 {got}").fill(
             want=expect.slug, got=outcome.got.slug
         )
@@ -400,7 +406,9 @@ def _wrong_fate(outcome: Outcome) -> T | None:
         allowed = {"http error": 1} if fault.ask else {}
         lost = {end: n for end, n in outcome.client.items() if end != "ok" and n > allowed.get(end, 0)}
         if lost:
-            return T("requests were lost: {lost}", "有请求丢失：{lost}").fill(lost=lost)
+            return T(
+                f"requests were lost: {describe_client(lost)}", f"有请求没有得到回应：{describe_client(lost, 'zh')}"
+            )
     return None
 
 

@@ -39,7 +39,7 @@ FAULTS = (
     Fault(
         "workspace-locked",
         T("a locked workspace would have to grow", "已锁定的 workspace 需要扩大"),
-        expect("graph-capture", "workspace-locked", "serving", "Workspace is locked", accept=("engine-bug",)),
+        expect("graph-capture", "workspace-locked", "serving", "Workspace is locked"),
         hook=Hook(
             "worker.forward",
             (Raise("AssertionError", texts.WORKSPACE_LOCKED),),
@@ -97,7 +97,6 @@ FAULTS = (
             "triton-smem",
             "profile-warmup",
             "out of resource: shared memory",
-            accept=("compile-jit",),
             also=("triton-compile", "inductor-triton"),
         ),
         when="start-up",
@@ -115,7 +114,6 @@ FAULTS = (
             "gpu-capability",
             "profile-warmup",
             "No compiled cutlass_scaled_mm",
-            accept=("unsupported-hw",),
             also=("kernel-missing",),
         ),
         when="start-up",
@@ -163,7 +161,6 @@ FAULTS = (
             "weight-name-mismatch",
             "startup-load",
             "weight_scale",
-            accept=("model-load",),
             also=("weights-mismatch",),
         ),
         when="start-up",

@@ -49,10 +49,8 @@ NEW_GROUP = Frame(
 REQUEST_MEMORY = Frame("vllm/v1/worker/utils.py", "request_memory", "raise ValueError(", 438)
 
 
-def expect(
-    cause: str, subtype: str, phase: str, *decisive: str, accept: tuple[str, ...] = (), also: tuple[str, ...] = ()
-) -> Expect:
-    return Expect(cause, subtype, phase, accept=accept, accept_subtypes=also, decisive=decisive)
+def expect(cause: str, subtype: str, phase: str, *decisive: str, also: tuple[str, ...] = ()) -> Expect:
+    return Expect(cause, subtype, phase, accept_subtypes=also, decisive=decisive)
 
 
 MEMORY = (
@@ -314,7 +312,6 @@ COLLECTIVES = (
             "startup-load",
             "Duplicate GPU detected",
             "invalid usage",
-            accept=("collective-comm",),
             also=("nccl-invalid-usage",),
         ),
         when="start-up",

@@ -15,7 +15,6 @@ FAULTS = (
         Expect(
             "engine-bug",
             "model-forward",
-            accept=("request-poison", "model-quant-incompat"),
             accept_subtypes=("shape-mismatch",),
             decisive=("is invalid for input of size",),
         ),
@@ -39,7 +38,7 @@ FAULTS = (
     Fault(
         "scheduler-key-error",
         T("the scheduler gets a result for a request that it doesn't know", "调度器收到未知请求的结果（KeyError）"),
-        Expect("engine-bug", "scheduler", accept=("request-poison",), decisive=("KeyError",)),
+        Expect("engine-bug", "scheduler", decisive=("KeyError",)),
         hook=Hook("core.update", (Raise("KeyError", "cmpl-5b1c60ad0f6e4f0b8d7a-0"),)),
     ),
     Fault(
@@ -68,7 +67,7 @@ FAULTS = (
     Fault(
         "empty-error",
         T("a worker raises an exception without any text", "worker 抛出没有任何文字的异常"),
-        Expect("engine-bug", "model-forward", accept=("unclassified",), decisive=("AssertionError",)),
+        Expect("engine-bug", "model-forward", decisive=("AssertionError",)),
         hook=Hook(
             "worker.forward",
             (Raise("AssertionError"),),
@@ -126,7 +125,7 @@ FAULTS = (
     Fault(
         "host-memory-error",
         T("Python can't get host memory (MemoryError)", "主机内存不足（MemoryError）"),
-        Expect("host-oom", "python-memoryerror", accept=("host-resource",), decisive=("MemoryError",)),
+        Expect("host-oom", "python-memoryerror", decisive=("MemoryError",)),
         hook=Hook("worker.forward", (Raise("MemoryError"),)),
     ),
     Fault(
@@ -135,8 +134,8 @@ FAULTS = (
         Expect(
             "host-oom",
             "cgroup-limit",
-            accept=("silent-death",),
-            accept_subtypes=("worker-died-no-trace", "kernel-oom-killer", "sigkill"),
+            accept=("silent-death",),  # where the kernel log may not be read
+            accept_subtypes=("kernel-oom-killer", "sigkill"),
             decisive=("Memory cgroup out of memory", "oom-kill:constraint=CONSTRAINT_MEMCG", "died unexpectedly"),
         ),
         start=Start(cgroup_mib=4096),

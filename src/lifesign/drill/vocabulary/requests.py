@@ -9,8 +9,7 @@ from lifesign.text import T
 REFUSED = Expect(
     "not-a-crash",
     "request-failed",
-    accept=("process-lifecycle",),
-    accept_subtypes=("healthy", "clean-shutdown", "orderly-shutdown", "external-sigterm", "request-aborted"),
+    accept_subtypes=("healthy", "clean-shutdown", "orderly-shutdown", "request-aborted"),
 )
 
 FAULTS = (

@@ -6,22 +6,27 @@ from lifesign.drill.model import Expect, Fault, Hook, KillParent, Leave, Signal,
 from lifesign.text import T
 
 DIED = ("died unexpectedly",)
-WORKER_GONE = Expect("silent-death", "worker-died-no-trace", accept=("process-lifecycle", "host-oom"), decisive=DIED)
+WORKER_GONE = Expect("silent-death", "worker-died-no-trace", decisive=DIED)
 CORE_GONE = Expect(
     "silent-death",
     "core-died-no-trace",
-    accept=("process-lifecycle", "host-oom"),
     decisive=("exited unexpectedly", "died unexpectedly"),
 )
 NATIVE_FAULT = Expect(
     "silent-death",
     "segfault-native",
-    accept=("process-lifecycle",),
     accept_subtypes=("worker-died-no-trace", "core-died-no-trace"),
     decisive=("Segfault encountered", "died unexpectedly", "exited unexpectedly"),
 )
-# The top process takes its last words with it: the log just stops.
-LOG_STOPS = Expect("insufficient-log", "stops-without-trace", accept=("silent-death", "not-a-crash"))
+
+
+def _server_gone(status: int) -> Expect:
+    """The top process takes its last words with it: the log just stops. Its exit status, which stands beside it, tells."""
+    return Expect("silent-death", "signal", decisive=(f"exited with code {status}",))
+
+
+# Nothing died, and a log can't show that a process stands still.
+STANDS_STILL = Expect("not-a-crash", "healthy")
 
 FAULTS = (
     Fault(
@@ -112,7 +117,6 @@ FAULTS = (
         Expect(
             "process-lifecycle",
             "external-sigterm",
-            accept=("silent-death", "not-a-crash"),
             decisive=("trigger received signal=SIGTERM", "exited unexpectedly"),
         ),
         signal=Signal("core", "SIGTERM"),
@@ -120,7 +124,7 @@ FAULTS = (
     Fault(
         "api-sigkill",
         T("the API server is killed (SIGKILL); its children stay behind", "API server 被 SIGKILL，子进程成为孤儿"),
-        LOG_STOPS,
+        _server_gone(137),
         signal=Signal("api", "SIGKILL"),
     ),
     Fault(
@@ -129,7 +133,6 @@ FAULTS = (
         Expect(
             "silent-death",
             "segfault-native",
-            accept=("insufficient-log", "not-a-crash"),
             decisive=("Segfault encountered",),
         ),
         signal=Signal("api", "SIGSEGV"),
@@ -137,8 +140,14 @@ FAULTS = (
     Fault(
         "api-sigabrt",
         T("the API server aborts in native code (SIGABRT)", "API server 在原生代码里 abort（SIGABRT）"),
-        LOG_STOPS,
+        _server_gone(134),
         signal=Signal("api", "SIGABRT"),
+    ),
+    Fault(
+        "api-sigbus",
+        T("the API server gets SIGBUS", "API server 收到 SIGBUS"),
+        _server_gone(135),
+        signal=Signal("api", "SIGBUS"),
     ),
     Fault(
         "api-sigstop",
@@ -146,7 +155,7 @@ FAULTS = (
             "the API server is stopped (SIGSTOP): no answer, no line",
             "API server 被暂停（SIGSTOP）：不应答，也不再写日志",
         ),
-        LOG_STOPS,
+        STANDS_STILL,
         signal=Signal("api", "SIGSTOP"),
         fate="lives",
         bound_s=12,
@@ -158,7 +167,6 @@ FAULTS = (
             "silent-death",
             "worker-died-no-trace",
             "startup-load",
-            accept=("insufficient-log", "model-load", "process-lifecycle", "host-oom"),
             decisive=("WorkerProc initialization failed", "died unexpectedly"),
         ),
         when="start-up",
@@ -171,7 +179,6 @@ FAULTS = (
             "silent-death",
             "segfault-native",
             "startup-load",
-            accept=("insufficient-log", "model-load", "process-lifecycle"),
             accept_subtypes=("worker-died-no-trace",),
             decisive=("Segfault encountered", "WorkerProc initialization failed", "died unexpectedly"),
         ),
@@ -185,7 +192,6 @@ FAULTS = (
             "silent-death",
             "core-died-no-trace",
             "startup-load",
-            accept=("host-oom", "process-lifecycle"),
             accept_subtypes=("sigkill",),
             decisive=("Failed core proc(s)",),
         ),
