@@ -134,16 +134,39 @@ def verdict_of(finding: Finding, life: Life, ranking: Ranking, lang: Lang) -> Ve
 MAX_KNOWN = 4
 
 
+_NEAR_BEFORE, _NEAR_AFTER = 12, 6
+_NEAR_CHARS, _OWN_CHARS = 600, 16_000
+_FRAMES = 60
+_KERNEL_LINES = 8
+_LIFE_CHARS = 300
+_ARGS_CHARS = 4_000
+
+
+def searched_text(finding: Finding, life: Life) -> str:
+    """What a public report may be recognised by: the decisive text with its frames, what stands around it, and the set-up.
+
+    The set-up is the model, the settings, the process that spoke. A verdict without a death has no decisive line: there the
+    lines of the whole life are searched.
+    """
+    event = finding.event
+    told = [other for other in life.events if other.weight not in ("quoted", "foreign")]
+    parts = [event.text[:_OWN_CHARS]]
+    if event.exc is not None:
+        parts += [f"{frame.file}:{frame.func}" for frame in event.exc.frames[-_FRAMES:]]
+    first, last = event.index - _NEAR_BEFORE, event.index + _NEAR_AFTER
+    parts += [other.text[:_NEAR_CHARS] for other in told if first <= other.index < last]
+    parts += [other.text[:_NEAR_CHARS] for other in told if other.kind == "kernel"][:_KERNEL_LINES]
+    parts += [other.text[:_ARGS_CHARS] for other in told if other.name == "args"][-1:]
+    parts += [f"model={life.model}", f"process={event.process.name}"]
+    parts += [f"{name}={value}"[:_LIFE_CHARS] for name, value in life.config.items() if value not in (None, False, "")]
+    if finding.cause in _SILENT:
+        parts += [other.text[:_LIFE_CHARS] for other in told]
+    return "\n".join(parts)
+
+
 def known_of(finding: Finding, life: Life, subtype: Subtype | None, lang: Lang) -> list[KnownIssue]:
     """Public reports that this log fits: those of the data file that match its text, then the subtype's own references."""
-    event = finding.event
-    frames = [f"{frame.file}:{frame.func}" for frame in event.exc.frames[-12:]] if event.exc else []
-    context = [
-        other.text[:600]
-        for other in life.events[max(0, event.index - 12) : event.index + 6]
-        if other.weight not in ("quoted", "foreign")
-    ]
-    text = "\n".join([event.text[:4000], *frames, *context])
+    text = searched_text(finding, life)
     issues = known_issues.match(finding.cause, finding.subtype, text, life.version, life.platform, MAX_KNOWN)
     known = known_issues.by_ref(subtype.known) if subtype else []
     here = [issue for issue in known if issue.may_concern(life.version, life.platform)]
