@@ -6,6 +6,7 @@ Chinese is written for Chinese readers, not translated word for word.
 from __future__ import annotations
 
 import os
+import re
 from typing import Literal, NamedTuple
 
 Lang = Literal["en", "zh"]
@@ -37,6 +38,17 @@ def default_lang() -> Lang:
         if value:
             return "zh" if value.lower().startswith("zh") else "en"
     return "en"
+
+
+_PLAIN_WORD = re.compile(r"[a-z]+(?=$|[\s,.:;!?'’])")
+# Names that are written small wherever they stand.
+_SMALL_NAMES = frozenset(("docker", "kubectl", "lifesign", "nvcc", "ptxas", "systemd", "torch", "uvicorn"))
+
+
+def capitalized(text: str) -> str:
+    """`text` with a large first letter, unless its first word is a name (vLLM, nvcc, torch.compile, --flag) and must stay."""
+    first = _PLAIN_WORD.match(text)
+    return text if first is None or first[0] in _SMALL_NAMES else text[0].upper() + text[1:]
 
 
 def is_whole(text: str) -> bool:

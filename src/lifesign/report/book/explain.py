@@ -10,7 +10,7 @@ from lifesign.causes.model import Cause, Subtype
 from lifesign.errors import UsageError
 from lifesign.remedies import known_issues
 from lifesign.remedies.model import Form, Remedy
-from lifesign.text import Lang, T
+from lifesign.text import Lang, T, capitalized
 
 _SUBTYPES = T("Subtypes", "细分类型")
 _REMEDIES = T("What to do, in order", "按顺序做什么")
@@ -26,14 +26,10 @@ def list_causes(lang: Lang) -> str:
     """Every cause with its title and its subtypes."""
     rows = [_CAUSES.pick(lang), ""]
     for cause in registry.load()[0]:
-        rows.append(f"{cause.slug}: {_capital(cause.title.pick(lang))}")
+        rows.append(f"{cause.slug}: {capitalized(cause.title.pick(lang))}")
         rows.append("    " + ", ".join(cause.subtypes))
     rows += ["", _HINT.pick(lang)]
     return "\n".join(rows) + "\n"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def find(what: str) -> tuple[Cause, Subtype | None, str]:
@@ -86,7 +82,7 @@ def known_rows(slug: str, name: str, subtype: Subtype, lang: Lang) -> list[str]:
 
 def cause_page(cause: Cause, lang: Lang) -> str:
     """The whole page of a cause: its sections, its subtypes with their first remedies."""
-    rows = [f"# {cause.slug}: {_capital(cause.title.pick(lang))}", "", cause.summary.pick(lang), ""]
+    rows = [f"# {cause.slug}: {capitalized(cause.title.pick(lang))}", "", cause.summary.pick(lang), ""]
     for section in pages.sections(cause):
         title, body = (section.title_zh, section.zh) if lang == "zh" else (section.title_en, section.en)
         rows += [f"## {title}", "", body, ""]
