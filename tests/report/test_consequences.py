@@ -124,7 +124,7 @@ def test_other_json_behind_a_prefix_stays_as_it_is(fields: dict[str, object]) ->
     [
         ("worker exited with exit code 136", "signal"),
         ("vllm-1 exited with code 137", "signal"),
-        ("container finished: exit status 139", "segfault-native"),
+        ("vllm exited with status 139", "segfault-native"),
     ],
 )
 def test_exit_statuses_in_other_words(line: str, subtype: str, tmp_path: Path) -> None:
