@@ -47,6 +47,7 @@ def lint(
     else:
         invocations = readers.command_line(words)
         if not invocations:
+            _refuse_missing(words)
             raise UsageError(
                 "this is no vLLM start: write it as `lifesign lint -- vllm serve MODEL ...` or name a file"
             )
@@ -69,18 +70,44 @@ def _are_files(words: list[str]) -> bool:
     first = words[0]
     if first == "-" or Path(first).is_file() or Path(first).is_dir():
         return True
-    looks = os.sep in first or Path(first).suffix.lower() in (
-        ".sh",
-        ".yml",
-        ".yaml",
-        ".json",
-        ".env",
-        ".py",
-        ".service",
-    )
-    if looks and os.path.basename(first) not in ("vllm", "python", "python3", "docker") and len(words) == 1:
+    if len(words) == 1 and _looks_like_a_file(first):
         raise SourceError(first, "no such file: check the path")
     return False
+
+
+_SUFFIXES = (
+    ".sh",
+    ".yml",
+    ".yaml",
+    ".json",
+    ".env",
+    ".py",
+    ".service",
+    ".conf",
+    ".ps1",
+    ".fish",
+    ".md",
+    ".sbatch",
+    ".txt",
+)
+
+
+def _looks_like_a_file(word: str) -> bool:
+    if os.path.basename(word) in ("vllm", "python", "python3", "docker") or " " in word:
+        return False
+    return os.sep in word or word.lower().endswith(_SUFFIXES)
+
+
+def _refuse_missing(words: list[str]) -> None:
+    """Raise SourceError for the first missing file when the words, which start nothing, can only be files."""
+    plain = [
+        word for word in words if not word.startswith("-") and "=" not in word and not any(c.isspace() for c in word)
+    ]
+    if len(plain) < len(words):
+        return
+    if len(words) == 1 or all(_looks_like_a_file(word) or Path(word).exists() for word in words):
+        missing = next((word for word in words if not Path(word).exists()), words[0])
+        raise SourceError(missing, "no such file: check the path (a command begins with `vllm serve`)")
 
 
 def _stdin() -> str:

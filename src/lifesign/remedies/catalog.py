@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from lifesign.errors import LifesignError
 from lifesign.remedies import versions
+from lifesign.text import T
 
 _DATA = Path(__file__).parent / "data" / "catalog.json"
 Standing = Literal["exact", "development", "newer", "older", "unknown"]
@@ -113,20 +114,22 @@ class Catalog:
         parts = [self._ends(part) for part in ranges.split(",")]
         return self.releases[parts[0][0]], self.releases[parts[-1][1]]
 
-    def spelled(self, ranges: str) -> str:
-        """Coded ranges for a reader: `0.9.2 and later`, `up to 0.17.1`, `0.9.0 to 0.12.0`, `all releases`."""
-        texts = []
+    def spelled(self, ranges: str) -> T:
+        """Coded ranges for a reader: `0.9.2 and later`, `up to 0.17.1`, `0.9.0 to 0.12.0`."""
+        texts: list[T] = []
         for part in ranges.split(","):
             low, _, high = ("", "", "") if part == "*" else part.partition("-")
             if not low and not high:
-                texts.append(f"{self.releases[0]} to {self.newest}")
-            elif not high:
-                texts.append(f"{low} and later")
+                low, high = self.releases[0], self.newest
+            if not high:
+                texts.append(T(f"{low} and later", f"{low} 起"))
             elif not low:
-                texts.append(f"up to {high}")
+                texts.append(T(f"up to {high}", f"到 {high} 为止"))
+            elif low == high:
+                texts.append(T(f"{low} only", f"仅 {low}"))
             else:
-                texts.append(low if low == high else f"{low} to {high}")
-        return ", ".join(texts)
+                texts.append(T(f"{low} to {high}", f"{low} 到 {high}"))
+        return T(", ".join(text.en for text in texts), "、".join(text.zh for text in texts))
 
     def _at(self, steps: Any, release: str) -> Any:
         if not isinstance(steps, dict):
@@ -201,6 +204,17 @@ class Catalog:
             for name in {name for names in lists if names for name in names}:
                 found.setdefault(name, []).append(canonical)
         return found
+
+    def alias_elsewhere(self, name: str, release: str) -> str | None:
+        """The option of `release` that other releases also call `name` (a short form, say); None when there is none."""
+        for canonical in self._aliases.get(name, ()):
+            if self._option_entry(canonical, release) is not None:
+                return canonical
+        return None
+
+    def options_beginning(self, name: str) -> list[str]:
+        """Options of any release of which `name` is the beginning, sorted."""
+        return sorted(option for option in self._data["options"] if option.startswith(name)) if len(name) > 3 else []
 
     def option_ranges(self, spelling: str) -> str:
         """The releases whose parser has this canonical option, coded; empty when none does."""

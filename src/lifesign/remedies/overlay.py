@@ -241,16 +241,16 @@ class Renamed:
 
 
 RENAMED: tuple[Renamed, ...] = (
-    Renamed("--task", (Right("--runner", "pooling", since="0.10.1"), Right("--convert", "embed", since="0.10.1")), T("split into --runner and --convert (0.10.1+)", "拆成了 --runner 和 --convert（0.10.1 起）")),
-    Renamed("--device", (), T("the device follows from the build: install the CPU build for CPU (the option went with 0.10.0)", "设备由安装的构建决定：要用 CPU 就装 CPU 版（该选项在 0.10.0 移除）")),
-    Renamed("--swap-space", (Right("--kv-offloading-size", "{value}", since="0.18.0"),), T("V1 has no swap; removed with 0.18.0", "V1 没有交换空间；0.18.0 移除")),
+    Renamed("--task", (Right("--runner", "pooling", since="0.10.1"), Right("--convert", "embed", since="0.10.1")), T("split into --runner and --convert", "拆成了 --runner 和 --convert")),
+    Renamed("--device", (), T("the device follows from the build: install the CPU build for CPU", "设备由安装的构建决定：要用 CPU 就装 CPU 版")),
+    Renamed("--swap-space", (Right("--kv-offloading-size", "{value}", since="0.18.0"),), T("V1 has no swap", "V1 没有交换空间")),
     Renamed("--guided-decoding-backend", (Right("--structured-outputs-config", '{"backend": "{value}"}', since="0.12.0"),), T("replaced by --structured-outputs-config", "由 --structured-outputs-config 取代")),
-    Renamed("--cuda-graph-sizes", (Right("--cudagraph-capture-sizes", "{value}", since="0.11.1"),), T("existed 0.9.0 to 0.12.0", "只存在于 0.9.0 到 0.12.0")),
+    Renamed("--cuda-graph-sizes", (Right("--cudagraph-capture-sizes", "{value}", since="0.11.1"),), T("renamed", "已改名")),
     Renamed("--max-seq-len-to-capture", (Right("--max-cudagraph-capture-size", "512", since="0.11.1"),), T("V1 captures by batch size, not by sequence length", "V1 按批大小捕获，不按序列长度")),
     Renamed("--num-scheduler-steps", (), T("multi-step scheduling was V0's; nothing replaces it", "多步调度是 V0 的功能，没有替代")),
     Renamed("--use-v2-block-manager", (), T("had no effect and was removed; leave it out", "早已没有作用，已移除；去掉即可")),
-    Renamed("--disable-frontend-multiprocessing", (), T("removed with 0.19.0; leave it out", "0.19.0 移除；去掉即可")),
-    Renamed("--disable-log-requests", (Right("--no-enable-log-requests", since="0.17.0", until="0.32.0"),), T("logging of requests is off by default from 0.10.1; removed with 0.17.0", "0.10.1 起默认就不打印请求；0.17.0 移除")),
+    Renamed("--disable-frontend-multiprocessing", (), T("leave it out", "去掉即可")),
+    Renamed("--disable-log-requests", (Right("--no-enable-log-requests", since="0.17.0", until="0.32.0"),), T("requests aren't logged by default: leave it out", "默认就不打印请求：去掉即可")),
     Renamed("--override-pooler-config", (Right("--pooler-config", "{value}", since="0.11.1"),), T("renamed", "已改名")),
     Renamed("--disable-mm-preprocessor-cache", (Right("--mm-processor-cache-gb", "0", since="0.10.1"),), T("replaced by a size", "改为设置缓存大小")),
     Renamed("--rope-scaling", (Right("--hf-overrides", '{"rope_scaling": {value}}'),), T("part of --hf-overrides now", "现在写在 --hf-overrides 里")),
@@ -260,6 +260,86 @@ RENAMED: tuple[Renamed, ...] = (
     Renamed("--num-speculative-tokens", (Right("--speculative-config", '{"num_speculative_tokens": {value}}'),), T("part of --speculative-config", "写在 --speculative-config 里")),
     Renamed("--model-loader-extra-config", (), T("see `vllm serve --help`", "见 `vllm serve --help`")),
 )  # fmt: skip
+
+
+EARLIER: dict[str, tuple[Right, ...]] = {
+    "--attention-backend": (Right("VLLM_ATTENTION_BACKEND", "{value}", until="0.12.0"),),
+    "--cudagraph-capture-sizes": (Right("--cuda-graph-sizes", "{value}", since="0.9.0", until="0.11.0"),),
+    "--runner": (Right("--task", "{value}", until="0.10.0"),),
+    "--structured-outputs-config": (Right("--guided-decoding-backend", until="0.10.2"),),
+    "--optimization-level": (Right("-O", "{value}", until="0.11.2"),),
+}
+"""Options of later releases -> what did the same before. Which release has which: the real parsers."""
+
+
+def earlier(name: str) -> tuple[Right, ...]:
+    """What did in earlier releases what the option `name` does in later ones."""
+    return EARLIER.get(name, ())
+
+
+ONE_AT_A_TIME = frozenset({"--middleware", "--allowed-origins", "--allowed-methods", "--allowed-headers"})
+"""List options that take one word each time (real parsers of 0.19.1 and 0.32.0: append, or one JSON list)."""
+
+WHOLE_LISTS = frozenset({"--cudagraph-capture-sizes", "--cuda-graph-sizes"})
+"""List options whose members are whole numbers (real parsers of 0.19.1 and 0.32.0; vLLM 0.9.0 to 0.12.0)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The numbers that an option can have, inclusive."""
+
+    low: int
+    high: float
+    source: str
+
+
+_AT_LEAST_1 = Bounds(1, float("inf"), "vLLM 0.19.1 and 0.32.0: ge=1 in the config, or a division by it")
+BOUNDS: dict[str, Bounds] = {
+    "--max-num-seqs": _AT_LEAST_1,
+    "--max-num-batched-tokens": _AT_LEAST_1,
+    "--tensor-parallel-size": _AT_LEAST_1,
+    "--pipeline-parallel-size": _AT_LEAST_1,
+    "--port": Bounds(0, 65535, "TCP"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChoices:
+    """What a JSON key can have. names: in any case of letters; others: as they stand. releases: first and last."""
+
+    names: tuple[str, ...]
+    others: tuple[str, ...]
+    releases: tuple[str, str]
+    source: str
+
+
+KEY_CHOICES: dict[tuple[str, str], KeyChoices] = {
+    ("CompilationConfig", "cudagraph_mode"): KeyChoices(
+        ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"), (), ("0.19.1", "0.32.0"),
+        "CUDAGraphMode of 0.19.1, 0.27.1, 0.30.0 and 0.32.0",
+    ),
+    ("CompilationConfig", "mode"): KeyChoices(
+        ("NONE", "STOCK_TORCH_COMPILE", "DYNAMO_TRACE_ONCE", "VLLM_COMPILE"), ("0", "1", "2", "3"), ("0.19.1", "0.32.0"),
+        "CompilationMode of 0.19.1, 0.27.1, 0.30.0 and 0.32.0",
+    ),
+}  # fmt: skip
+"""By config class and key; the releases are those whose sources were read."""
+
+OTHER_KEYS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("CompilationConfig", "level"): ("mode",),
+    ("CompilationConfig", "mode"): ("level",),
+    ("CompilationConfig", "use_cudagraph"): ("cudagraph_mode",),
+    ("CompilationConfig", "full_cuda_graph"): ("cudagraph_mode",),
+    ("CompilationConfig", "cudagraph_mode"): ("--enforce-eager",),
+    ("CompilationConfig", "max_capture_size"): ("max_cudagraph_capture_size",),
+    ("CompilationConfig", "compile_ranges_split_points"): ("compile_ranges_endpoints",),
+}
+"""JSON keys that other releases call otherwise; a name with dashes is an option."""
+
+
+def other_keys(group: str, key: str) -> tuple[str, ...]:
+    """Names under which other releases have a JSON key of a config class."""
+    return OTHER_KEYS.get((group, key), ())
 
 
 @dataclass(frozen=True, slots=True)

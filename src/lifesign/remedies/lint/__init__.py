@@ -19,7 +19,7 @@ MAX_PROBLEMS = 2000
 def check(invocations: Sequence[Invocation], version: str = "", catalog: Catalog | None = None) -> Report:
     """Problems of all invocations, in file order.
 
-    version: the release to check against; empty = the one a container image names, else the installed vLLM, else the
+    version: the release to check against; empty = the one that an image or a package in the file names, else the installed vLLM, else the
     newest of the catalog. Raises UsageError for a version that is none.
     """
     known = catalog or catalogs.load()
@@ -71,7 +71,7 @@ def _basis(version: str, given: bool, catalog: Catalog) -> tuple[Basis, T]:
     """The release that answers, and a sentence on why it is this one."""
     if version:
         basis = catalog.basis(version)
-        origin = T("given", "指定") if given else T("of the container image", "来自容器镜像")
+        origin = T("given", "指定") if given else T("named in the input", "输入中写明")
         why = T(f"vLLM {version} ({origin.en})", f"vLLM {version}（{origin.zh}）")
     else:
         installed = installed_version()

@@ -12,12 +12,12 @@ from typing import Any
 
 from lifesign.errors import SourceError
 from lifesign.remedies.lint import shell
+from lifesign.remedies.lint.commands import image_version, is_ours, starts
 from lifesign.remedies.lint.model import Invocation, Setting, Word
 
 MAX_NODES = 50_000
 MAX_DEPTH = 60
 _COMMAND_KEYS = ("entrypoint", "command", "args")
-_SHELLS = ("sh", "bash", "ash", "dash", "/bin/sh", "/bin/bash", "/usr/bin/bash")
 _TEMPLATE = re.compile(r"\{\{|\$\(|\$\{|\$[A-Za-z_]")
 
 
@@ -48,14 +48,14 @@ def read(text: str, path: str) -> list[Invocation]:
     return walker.found
 
 
-def exec_form(body: str, line: int) -> list[Word]:
-    """The words of a Dockerfile's JSON form (`["vllm", "serve"]`); empty when it isn't one."""
+def exec_form(body: str, line: int) -> list[Word] | None:
+    """The words of a Dockerfile's JSON form (`["vllm", "serve"]`); None when it isn't one."""
     if not body.startswith("["):
-        return []
+        return None
     try:
         values = json.loads(body.replace("\\\n", "\n"))
     except ValueError:
-        return []
+        return None
     words: list[Word] = []
     at = 0
     for value in values if isinstance(values, list) else []:
@@ -90,35 +90,23 @@ class _Walker:
                 self.walk(value, depth + 1)
 
     def _container(self, node: Any, keys: dict[str, Any]) -> None:
-        from lifesign.remedies.lint import readers
-
         settings = _settings(keys.get("env")) + _settings(keys.get("environment"))
-        image = keys.get("image")
-        image_text = str(image.value) if image is not None and image.id == "scalar" else ""
-        version = readers._IMAGE.search(image_text)
+        image = _image(keys)
+        version = image_version(image)
         words: list[Word] = []
         for name in _COMMAND_KEYS:
             words += _words(keys.get(name))
-        line = words[0].line if words else node.start_mark.line + 1
-        inner = _shell_text(words)
-        if inner is not None:
-            for invocation in readers.script(inner.text, self.path, inner.line, settings):
-                invocation.image_version = version.group(1) if version else ""
-                self.found.append(invocation)
-            return
-        start = readers._serve_start([word.text for word in words])
-        serves = start is not None or ((version is not None or "vllm" in image_text) and "command" not in keys)
-        if not serves and not (version is not None and words and words[0].text.startswith("-")):
-            if any(readers._is_ours(setting.name) for setting in settings):
-                self.found.append(Invocation(self.path, settings[0].line, [], settings, complete=False))
-            return
-        rest = words[start or 0 :]
-        complete = all(word.literal for word in rest)
-        self.found.append(
-            Invocation(
-                self.path, line, rest, settings, image_version=version.group(1) if version else "", complete=complete
-            )
-        )
+        found = starts(words, self.path, exported=settings) if words else []
+        ours = "vllm" in image and "command" not in keys and "entrypoint" not in keys
+        if not found and (ours or (version and words and words[0].text.startswith("-"))):
+            line = words[0].line if words else node.start_mark.line + 1
+            complete = all(word.literal for word in words)
+            found = [Invocation(self.path, line, words, settings, complete=complete)]
+        if not found and any(is_ours(setting.name) for setting in settings):
+            found = [Invocation(self.path, settings[0].line, [], settings, complete=False)]
+        for invocation in found:
+            invocation.image_version = invocation.image_version or version
+        self.found += found
 
     def config_file(self, node: Any) -> None:
         """A file for `vllm serve --config`: a flat mapping of option names."""
@@ -143,6 +131,17 @@ class _Walker:
             elif str(value.value).lower() not in ("false", "no", "null", "~", ""):
                 words.append(Word(f"{spelling}={value.value}", line))
         self.found.append(Invocation(self.path, 1, words, []))
+
+
+def _image(keys: dict[str, Any]) -> str:
+    """The container image of a mapping: `image:`, or `repository:` and `tag:` as Helm values have it."""
+    image, tag = _scalar(keys.get("image")), _scalar(keys.get("tag"))
+    repository = _scalar(keys.get("repository")) or image
+    return f"{repository}:{tag}" if tag and repository else image
+
+
+def _scalar(node: Any) -> str:
+    return str(node.value) if node is not None and node.id == "scalar" else ""
 
 
 def _keys(node: Any) -> dict[str, Any]:
@@ -196,13 +195,3 @@ def _words(node: Any) -> list[Word]:
             text = str(item.value)
             found.append(Word(text, line, _TEMPLATE.search(text) is None))
     return found
-
-
-def _shell_text(words: list[Word]) -> Word | None:
-    """The script of `sh -c "..."`; None when the words are no shell call."""
-    for index, word in enumerate(words[:4]):
-        if word.text in _SHELLS:
-            for other in words[index + 1 : index + 5]:
-                if not other.text.startswith("-"):
-                    return other
-    return None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lifesign.text import T
+from lifesign.text import Lang, T
 
 Severity = Literal["error", "warning", "note"]
 """error: vLLM refuses it, or it can't do what it is meant for. warning: it acts otherwise than it looks. note: good to
@@ -35,6 +35,7 @@ CODES: dict[str, Code] = {
         Code("changed-meaning", T("same spelling, other meaning in this release", "写法相同，该版本含义不同")),
         Code("missing-value", T("an option without its value", "选项缺少值")),
         Code("wrong-type", T("a value of the wrong type", "值的类型不对")),
+        Code("out-of-range", T("a number that is too small or too large", "数字过小或过大")),
         Code("bad-json", T("a value that isn't JSON", "值不是合法 JSON")),
         Code("unknown-json-key", T("a JSON key that this release doesn't have", "该版本没有的 JSON 键")),
         Code("unknown-variable", T("a VLLM_ variable that this release doesn't know", "该版本不认识的 VLLM_ 变量")),
@@ -46,6 +47,9 @@ CODES: dict[str, Code] = {
         Code("unknown-argument", T("an engine argument that this release doesn't have", "该版本没有的引擎参数")),
         Code("contradiction", T("settings that contradict each other", "相互矛盾的设置")),
         Code("trap", T("a combination that is known to fail", "已知会出问题的组合")),
+        Code("typographic-dash", T("a dash that isn't a hyphen", "不是连字符的破折号")),
+        Code("value-on-flag", T("a value on an option that takes none", "不带值的选项给了值")),
+        Code("stray-word", T("a word that belongs to no option", "不属于任何选项的词")),
         Code("one-word", T("option and value in one word", "选项和值写成了一个词")),
     )
 }
@@ -53,11 +57,15 @@ CODES: dict[str, Code] = {
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word of a command, where it stands. literal: false when a shell or template would still change it."""
+    """One word of a command, where it stands. literal: false when a shell or template would still change it.
+
+    breaks: offsets in the text at which a line of the file ended and was joined, for words that are scripts themselves.
+    """
 
     text: str
     line: int
     literal: bool = True
+    breaks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +84,8 @@ class Invocation:
 
     words: the arguments after `vllm serve` (or of the image's entry point). settings: variables in its environment.
     arguments: keyword arguments of `LLM(...)` or an engine-args class. image_version: the vLLM release that the
-    container image names, if it does. complete: false when words come from places that lint can't see (variables).
+    container image or the package asked for names, if one does. complete: false when words come from places that lint can't see (variables).
+    by_serve: whether it is `vllm serve`, which takes the model as its first word.
     """
 
     path: str
@@ -86,11 +95,12 @@ class Invocation:
     arguments: list[Setting] = field(default_factory=list)
     image_version: str = ""
     complete: bool = True
+    by_serve: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One finding. name: the knob as written. instead: the right setting as one types it, empty when there is none."""
+    """One finding. name: the knob as written. rights: right settings as one types them, each of them enough."""
 
     severity: Severity
     code: str
@@ -98,8 +108,17 @@ class Problem:
     line: int
     name: str
     message: T
-    instead: str = ""
+    rights: tuple[str, ...] = ()
     source: str = ""
+
+    @property
+    def instead(self) -> str:
+        """What to write instead, in English; empty when there is nothing."""
+        return " or ".join(self.rights)
+
+    def instead_in(self, lang: Lang) -> str:
+        """What to write instead, for a reader of this language."""
+        return T(" or ", " 或 ").pick(lang).join(self.rights)
 
     def sort_key(self) -> tuple[str, int, int, str, str]:
         """File order; within a line the worst first."""

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import difflib
-import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lifesign.remedies import overlay, versions
 from lifesign.remedies.apply import spelled
 from lifesign.remedies.catalog import Catalog, Knob, normal
-from lifesign.remedies.lint.model import Invocation, Problem, Severity, Word
-from lifesign.text import T, is_whole
+from lifesign.remedies.lint.commands import DASHES
+from lifesign.remedies.lint.model import Invocation, Problem, Word
+from lifesign.remedies.lint.values import NUMBER, Values
+from lifesign.text import T
 
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE]-?\d+)?")
-_HUMAN = re.compile(r"\d+(?:\.\d+)?[kKmMgGtT]")
-HUMAN_SINCE: dict[str, str] = {
-    "--max-model-len": "0.8.5",
-    "--max-num-batched-tokens": "0.9.1",
-    "--kv-cache-memory-bytes": "0.10.2",
-    "--max-num-scheduled-tokens": "0.20.0",
-    "--max-num-queued-tokens": "0.20.0",
-    "--safetensors-prefetch-block-size": "0.20.0",
-}
-"""Options that take `2k`, `1M` ... and since when (real parsers)."""
-AUTO_SINCE: dict[str, str] = {"--max-model-len": "0.14.0"}
-"""Options that take `auto`, and since when (real parsers)."""
 LEVELS = ("0", "1", "2", "3")
+TRUE = frozenset({"true", "yes", "on", "1"})
+FALSE = frozenset({"false", "no", "off", "0"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +37,10 @@ class Options:
         self.catalog = catalog
         self.release = release
         self.used: list[Used] = []
+        self.values = Values(invocation.path, catalog, release)
+        self._problem = self.values.problem
+        self._models = 0
+        self._doubt = False
 
     def problems(self) -> Iterator[Problem]:
         """Every problem of the words, in order."""
@@ -55,8 +49,14 @@ class Options:
         while index < len(words):
             word = words[index]
             index += 1
-            if not self._is_option(word.text):
+            if word.text[:1] in DASHES and len(word.text) > 1:
+                yield self._dash(word)
+                self._doubt = True
                 continue
+            if not self._is_option(word.text):
+                yield from self._stray(word)
+                continue
+            self._doubt = False
             name, equals, text = word.text.partition("=")
             if " " in name.strip() or "\n" in name.strip():
                 yield from self._one_word(word)
@@ -66,22 +66,83 @@ class Options:
                 continue
             value = Word(text, word.line, word.literal) if equals else None
             knob = self.catalog.option(name, self.release)
-            follows = index < len(words) and not self._is_option(words[index].text)
-            if value is None and follows and (knob is None or knob.takes_value):
-                value = words[index]
-                index += 1
+            more: list[Word] = []
+            if value is None and (knob is None or knob.takes_value):
+                more = self._following(words, index, knob)
+                index += len(more)
+                value = more[0] if more else None
+            elif value is None and knob is not None:
+                flag_value = self._truth(words[index : index + 1])
+                if flag_value is not None:
+                    index += 1
+                    yield self._value_on_flag(word, name, knob, flag_value)
+            elif value is not None and knob is not None and not knob.takes_value and "." not in name:
+                yield self._value_on_flag(word, name, knob, value)
+                value = None
+            if normal(name) == "--model":
+                self._models += 1
             if knob is None:
+                self._doubt = True
                 yield from self._unknown(word, name, value)
             else:
-                yield from self._known(word, name, knob, value)
+                yield from self._known(word, name, knob, more or ([value] if value is not None else []))
 
     def _is_option(self, text: str) -> bool:
-        return text.startswith("-") and text not in ("-", "--") and _NUMBER.fullmatch(text) is None
+        return text.startswith("-") and text not in ("-", "--") and NUMBER.fullmatch(text) is None
 
-    def _problem(
-        self, severity: Severity, code: str, word: Word, name: str, message: T, instead: str = "", source: str = ""
-    ) -> Problem:
-        return Problem(severity, code, self.invocation.path, word.line, name, message, instead, source)
+    def _following(self, words: Sequence[Word], index: int, knob: Knob | None) -> list[Word]:
+        """The words after an option that are its values."""
+        several = knob is not None and knob.type.endswith(("+", "*")) and knob.name not in overlay.ONE_AT_A_TIME
+        found: list[Word] = []
+        while index < len(words) and not self._is_option(words[index].text) and words[index].text[:1] not in DASHES:
+            found.append(words[index])
+            index += 1
+            if not several:
+                break
+        return found
+
+    # -- words that belong to no option --------------------------------------------------------------------------------
+
+    def _stray(self, word: Word) -> Iterator[Problem]:
+        """The first word of this kind is the model; the parser refuses a second one."""
+        if not word.literal or word.text == "--":
+            self._doubt = True  # it may stand for nothing, for several words, or for an option that wants the next one
+            return
+        if self._doubt or (word is self.invocation.words[0] and word.text == "serve" and not self.invocation.by_serve):
+            return
+        self._models += 1
+        limit = 1 + (not self.invocation.by_serve and any(normal(w.text) == "--model" for w in self.invocation.words))
+        if self._models > limit:
+            message = T(
+                "belongs to no option, and the model is given already: vLLM refuses it",
+                "不属于任何选项，而模型已经给出：vLLM 会拒绝",
+            )
+            yield self._problem("error", "stray-word", word, word.text[:80], message, source="argparse")
+
+    def _dash(self, word: Word) -> Problem:
+        bare = word.text.lstrip(DASHES + "-")
+        plain = bare.partition("=")[0]
+        short = self.catalog.option("-" + plain, self.release) is not None
+        message = T(
+            "begins with a typographic dash, not with a hyphen: vLLM doesn't take it for an option",
+            "开头是排版用的破折号，不是连字符：vLLM 不会把它当成选项",
+        )
+        right = ("-" if short else "--") + bare
+        return self._problem("error", "typographic-dash", word, word.text[:80], message, right, source="argparse")
+
+    def _truth(self, words: Sequence[Word]) -> Word | None:
+        """The next word if it is one that people put after a switch."""
+        return words[0] if words and words[0].literal and words[0].text.lower() in TRUE | FALSE else None
+
+    def _value_on_flag(self, word: Word, name: str, knob: Knob, value: Word) -> Problem:
+        text = value.text.strip().lower()
+        message = T(
+            f"takes no value (`{value.text[:40]}`): vLLM refuses it", f"不带值（`{value.text[:40]}`）：vLLM 会拒绝"
+        )
+        right = name if text in TRUE or not text else ""
+        if text in FALSE and knob.type == "bool" and name.startswith("--"):
+            right = knob.name if knob.negative else "--no-" + name[2:]
+        return self._problem("error", "value-on-flag", word, name, message, right, source="argparse")
 
     # -- words that aren't options of the release ----------------------------------------------------------------------
 
@@ -100,10 +161,14 @@ class Options:
         if entries:
             for entry in entries:
                 message = with_notes(entry.why, entry.rights, self.release)
-                right = self._instead(entry.rights, value)
-                yield self._problem("error", "invented-name", word, name, message, right, entry.source)
+                rights = self._instead(entry.rights, value)
+                yield self._problem("error", "invented-name", word, name, message, *rights, source=entry.source)
             return
         if plain == "--model":
+            return
+        alias = self.catalog.alias_elsewhere(plain, self.release)
+        if alias is not None:
+            yield from self._other_spelling(word, name, alias, value)
             return
         removed = overlay.renamed(plain)
         ranges = self.catalog.option_ranges(plain)
@@ -116,13 +181,25 @@ class Options:
                 f"works only as an abbreviation of {prefixes[0]}; a later option with the same beginning breaks it",
                 f"只是 {prefixes[0]} 的缩写；以后出现同前缀的选项就会失效",
             )
-            yield self._problem("warning", "abbreviated-option", word, name, message, prefixes[0], "argparse")
+            yield self._problem("warning", "abbreviated-option", word, name, message, prefixes[0], source="argparse")
         elif prefixes:
             listed = ", ".join(prefixes[:4])
             message = T(f"ambiguous: could be {listed}; vLLM refuses it", f"有歧义：可能是 {listed}；vLLM 会拒绝")
-            yield self._problem("error", "unknown-option", word, name, message, "", "argparse")
+            yield self._problem("error", "unknown-option", word, name, message, source="argparse")
         else:
-            yield self._stranger(word, name)
+            yield self._stranger(word, name, value)
+
+    def _other_spelling(self, word: Word, name: str, alias: str, value: Word | None) -> Iterator[Problem]:
+        plain = normal(name)
+        message = T(
+            f"{self.release} doesn't have this short form of {alias}", f"{self.release} 没有 {alias} 的这个缩写"
+        )
+        right = alias + name[len(plain) :] + (f"={value.text}" if "=" in word.text and value is not None else "")
+        source = "parsers of the catalogued releases"
+        yield self._problem("error", "unknown-option", word, name, message, right, source=source)
+        knob = self.catalog.option(alias, self.release)
+        if knob is not None and "." in name:
+            yield from self.values.dotted(word, alias + name[len(plain) :], knob, value)
 
     def _other_release(
         self,
@@ -133,24 +210,29 @@ class Options:
         ranges: str,
         prefixes: list[str],
     ) -> Iterator[Problem]:
-        spell = self.catalog.spelled(ranges) if ranges else ""
-        instead = self._instead(removed.rights, value) if removed is not None else ""
+        spell = self.catalog.spelled(ranges) if ranges else T("", "")
+        rights = self._instead(removed.rights, value) if removed is not None else ()
         source = removed.source if removed is not None else "parsers of the catalogued releases"
         if len(prefixes) == 1:
             message = T(
-                f"{self.release} silently takes it for {prefixes[0]}, which means something else (the option itself: {spell})",
-                f"{self.release} 会悄悄把它当成含义不同的 {prefixes[0]}（该选项本身：{spell}）",
+                f"{self.release} silently takes it for {prefixes[0]}, which means something else (the option itself: {spell.en})",
+                f"{self.release} 会悄悄把它当成含义不同的 {prefixes[0]}（该选项本身：{spell.zh}）",
             )
-            yield self._problem("error", "taken-for-another", word, name, self._with(message, removed), instead, source)
+            whole = self._with(message, removed)
+            yield self._problem("error", "taken-for-another", word, name, whole, *rights, source=source)
             return
         future = bool(ranges) and self._is_future(ranges)
         if future:
-            message = T(f"not in {self.release} yet: {spell}", f"{self.release} 还没有：{spell}")
-            yield self._problem("error", "future-option", word, name, message, instead, source)
+            message = T(f"not in {self.release} yet: {spell.en}", f"{self.release} 还没有：{spell.zh}")
+            rights = rights or self._instead(overlay.earlier(normal(name)), value)
+            yield self._problem("error", "future-option", word, name, message, *rights, source=source)
             return
-        where = f" ({spell})" if spell else ""
-        message = T(f"not in {self.release} any more{where}", f"{self.release} 已没有这个选项{where}")
-        yield self._problem("error", "removed-option", word, name, self._with(message, removed), instead, source)
+        message = T(
+            f"not in {self.release} any more{f' ({spell.en})' if ranges else ''}",
+            f"{self.release} 已没有这个选项{f'（{spell.zh}）' if ranges else ''}",
+        )
+        whole = self._with(message, removed)
+        yield self._problem("error", "removed-option", word, name, whole, *rights, source=source)
 
     def _is_future(self, ranges: str) -> bool:
         first, _ = self.catalog.span(ranges)
@@ -161,34 +243,50 @@ class Options:
             return message
         return T(f"{message.en}: {removed.why.en}", f"{message.zh}：{removed.why.zh}")
 
-    def _stranger(self, word: Word, name: str) -> Problem:
-        names = self.catalog.option_names(self.release)
-        close = difflib.get_close_matches(normal(name), names, n=1, cutoff=0.72)
+    def _stranger(self, word: Word, name: str, value: Word | None) -> Problem:
+        plain = normal(name)
         message = T(f"vLLM {self.release} has no such option", f"vLLM {self.release} 没有这个选项")
-        return self._problem(
-            "error",
-            "unknown-option",
-            word,
-            name,
-            message,
-            close[0] if close else "",
-            "parsers of the catalogued releases",
-        )
+        later = self.catalog.options_beginning(plain)
+        close: list[str] = []
+        if len(later) == 1:
+            spell = self.catalog.spelled(self.catalog.option_ranges(later[0]))
+            message = T(
+                f"{message.en}; it is the beginning of {later[0]} ({spell.en})",
+                f"{message.zh}；它是 {later[0]} 的开头（{spell.zh}）",
+            )
+        elif len(plain.lstrip("-")) > 1:
+            names = self.catalog.option_names(self.release)
+            close = difflib.get_close_matches(plain, names, n=4, cutoff=0.72)
+        right = next((other for other in close if self._takes(other, value, "=" in word.text)), "")
+        source = "parsers of the catalogued releases"
+        return self._problem("error", "unknown-option", word, name, message, right, source=source)
 
-    def _instead(self, rights: tuple[overlay.Right, ...], value: Word | None) -> str:
+    def _takes(self, option: str, value: Word | None, equals: bool) -> bool:
+        """Whether an option could have this value: a correction to one of another type would be wrong."""
+        knob = self.catalog.option(option, self.release)
+        if knob is None or not knob.takes_value:
+            return knob is not None and not equals
+        if value is None:
+            return not self.invocation.complete or knob.type.endswith(("?", "*"))
+        number = NUMBER.fullmatch(value.text.strip()) is not None
+        if not value.literal or knob.type.startswith("json"):
+            return True
+        numeric = knob.type.rstrip("?*+") in ("int", "float") or knob.name in overlay.WHOLE_LISTS
+        return numeric == (number or bool(re.fullmatch(r"(?i)[\d.]+[kmgt]|auto|none", value.text.strip())))
+
+    def _instead(self, rights: tuple[overlay.Right, ...], value: Word | None) -> tuple[str, ...]:
         return instead(rights, self.release, value.text if value is not None and value.literal else "")
 
     # -- options of the release ----------------------------------------------------------------------------------------
 
-    def _known(self, word: Word, name: str, knob: Knob, value: Word | None) -> Iterator[Problem]:
+    def _known(self, word: Word, name: str, knob: Knob, values: list[Word]) -> Iterator[Problem]:
+        value = values[0] if values else None
         self.used.append(Used(word, knob, value))
         if knob.deprecated:
             removed = overlay.renamed(knob.name)
-            message = T("deprecated in this release", "在该版本中已弃用")
-            rights = removed.rights if removed is not None else ()
-            yield self._problem(
-                "note", "deprecated-option", word, name, self._with(message, removed), self._instead(rights, value)
-            )
+            message = self._with(T("deprecated in this release", "在该版本中已弃用"), removed)
+            rights = self._instead(removed.rights, value) if removed is not None else ()
+            yield self._problem("note", "deprecated-option", word, name, message, *rights)
         if name == "-O" and value is not None and value.text in LEVELS:
             yield from self._level(word, value.text)
             return
@@ -196,107 +294,14 @@ class Options:
             if self.invocation.complete:
                 yield self._problem("error", "missing-value", word, name, T("needs a value", "需要一个值"))
             return
-        if value is None or not value.literal:
+        if value is None or not knob.takes_value:
             return
-        dotted = "." in name
-        if dotted:
-            yield from self._dotted(word, name, knob)
-        elif knob.takes_value:
-            yield from self._value(word, name, knob, value)
-
-    def _value(self, word: Word, name: str, knob: Knob, value: Word) -> Iterator[Problem]:
-        kind = knob.type.rstrip("?*+")
-        text = value.text.strip()
-        if kind == "json":
-            yield from self._json(value, name, knob, text)
-            return
-        if text.lower() == "auto" and knob.name in AUTO_SINCE:
-            since = AUTO_SINCE[knob.name]
-            if versions.at_least(self.release, since) is False:
-                message = T(f"`auto` is accepted from {since} on", f"{since} 起才接受 `auto`")
-                yield self._problem("error", "wrong-type", value, name, message)
-            return
-        if _HUMAN.fullmatch(text) and knob.name in HUMAN_SINCE:
-            since = HUMAN_SINCE[knob.name]
-            if versions.at_least(self.release, since) is False:
-                message = T(
-                    f"`{text}` is accepted from {since} on: write the number out",
-                    f"{since} 起才接受 `{text}`：请写完整数字",
-                )
-                yield self._problem("error", "wrong-type", value, name, message)
-            return
-        number = _NUMBER.fullmatch(text)
-        whole = number is not None and "." not in text and "e" not in text.lower()
-        bad = (kind == "int" and not whole) or (kind == "float" and number is None)
-        if bad and text.lower() != "none" and not knob.type.endswith(("+", "*")):
-            wanted = T("a whole number", "整数") if kind == "int" else T("a number", "数字")
-            message = T(f"takes {wanted.en}, not `{text[:60]}`", f"要填{wanted.zh}，而不是 `{text[:60]}`")
-            yield self._problem("error", "wrong-type", value, name, message)
-        elif knob.name == "--gpu-memory-utilization" and number is not None and not 0 < float(text) <= 1:
-            message = T("is a share of the GPU: above 0, at most 1", "是显存份额：大于 0、不超过 1")
-            yield self._problem("error", "wrong-type", value, name, message)
-
-    # -- JSON ----------------------------------------------------------------------------------------------------------
-
-    def _json(self, value: Word, name: str, knob: Knob, text: str) -> Iterator[Problem]:
-        if is_whole(text) or text.lower() == "none" or (knob.name == "--limit-mm-per-prompt" and "=" in text):
-            return
-        try:
-            parsed = json.loads(text)
-        except (ValueError, RecursionError):
-            message = T(
-                f"`{text[:60]}` isn't valid JSON (put single quotes round it, so that the shell keeps the double ones)",
-                f"`{text[:60]}` 不是合法 JSON（外面用单引号包住，避免 shell 去掉双引号）",
-            )
-            yield self._problem("error", "bad-json", value, name, message)
-            return
-        if knob.json and isinstance(parsed, dict) and knob.name not in overlay.FREE_JSON:
-            yield from self._keys(value, name, knob, parsed)
-
-    def _keys(self, where: Word, name: str, knob: Knob, parsed: dict[str, object]) -> Iterator[Problem]:
-        pending: list[tuple[dict[str, object], str, str]] = [(parsed, knob.json, "")]
-        while pending:
-            mapping, group, prefix = pending.pop()
-            known = self.catalog.json_keys(group, self.release)
-            if known is None:
-                continue
-            for key, inner in mapping.items():
-                if key not in known:
-                    yield self._unknown_key(where, name, knob, group, prefix + str(key), known)
-                elif known[key] and isinstance(inner, dict):
-                    pending.append((inner, known[key], f"{prefix}{key}."))
-
-    def _unknown_key(self, where: Word, name: str, knob: Knob, group: str, path: str, known: dict[str, str]) -> Problem:
-        key = path.rpartition(".")[2]
-        ranges = self.catalog.json_ranges(group, key)
-        lenient = self.catalog.inside(overlay.lenient(knob.name), self.release)
-        close = difflib.get_close_matches(key, list(known), n=1, cutoff=0.75)
-        when = f" ({self.catalog.spelled(ranges)})" if ranges else ""
-        fate = T("silently ignored", "会被悄悄忽略") if lenient else T("refused", "会被拒绝")
-        message = T(
-            f"no key `{path}` in {self.release}{when}: it is {fate.en}",
-            f"{self.release} 没有 `{path}` 这个键{when}：{fate.zh}",
-        )
-        better = "--enforce-eager" if key == "cudagraph_mode" and ranges else close[0] if close else ""
-        return self._problem(
-            "error", "unknown-json-key", where, name, message, better, "dataclass fields of the release"
-        )
-
-    def _dotted(self, word: Word, name: str, knob: Knob) -> Iterator[Problem]:
-        if not knob.json or knob.name in overlay.FREE_JSON:
-            return
-        group = knob.json
-        parts = name.partition(".")[2].rstrip("+").split(".")
-        for index, part in enumerate(parts):
-            known = self.catalog.json_keys(group, self.release)
-            if known is None:
-                return
-            if part not in known:
-                yield self._unknown_key(word, name.partition(".")[0], knob, group, ".".join(parts[: index + 1]), known)
-                return
-            group = known[part]
-            if not group:
-                return
+        if "." in name:
+            yield from self.values.dotted(word, name, knob, value)
+        elif value.literal:
+            for problem in self.values.check(name, knob, values):
+                self._doubt = self._doubt or problem.code == "bad-json"  # its other words follow
+                yield problem
 
     # -- -O ------------------------------------------------------------------------------------------------------------
 
@@ -316,13 +321,14 @@ class Options:
                 f"0.13.0 起这会把优化级别设成 `{rest}`，而不是设置 {key}",
             )
             right = f"-cc.{key}={value}" if value else f"-cc.{key}"
-            yield self._problem(
-                "error", "changed-meaning", word, word.text, message, right, "parsers of 0.12.0 and 0.13.0"
-            )
+            source = "parsers of 0.12.0 and 0.13.0"
+            yield self._problem("error", "changed-meaning", word, word.text, message, right, source=source)
             return
         knob = self.catalog.option("--compilation-config", self.release)
         if knob is not None:
-            yield from self._dotted(word, f"--compilation-config.{key}", knob)
+            yield from self.values.dotted(
+                word, f"--compilation-config.{key}", knob, Word(value, word.line, word.literal) if value else None
+            )
 
     def _level(self, word: Word, level: str) -> Iterator[Problem]:
         if versions.at_least(self.release, "0.12.0"):
@@ -337,18 +343,18 @@ class Options:
                 word.text,
                 message,
                 f"--optimization-level {level}",
-                "parsers of 0.11.2 and 0.12.0",
+                source="parsers of 0.11.2 and 0.12.0",
             )
 
 
-def instead(rights: tuple[overlay.Right, ...], release: str, value: str) -> str:
-    """What to write in `release` instead, joined with `or`; empty when that release has nothing."""
+def instead(rights: tuple[overlay.Right, ...], release: str, value: str) -> tuple[str, ...]:
+    """What to write in `release` instead, each enough by itself; empty when that release has nothing."""
     texts: list[str] = []
     for right in rights:
         if right.knob and versions.within(release, right.since, right.until):
             filled = right.value.replace("{value}", value or "VALUE") if right.value is not None else None
             texts.append(spelled(right.knob, filled))
-    return " or ".join(texts)
+    return tuple(texts)
 
 
 def with_notes(message: T, rights: tuple[overlay.Right, ...], release: str) -> T:

@@ -6,7 +6,7 @@ import json
 import unicodedata
 from typing import Any
 
-from lifesign.remedies.lint.model import CODES, Problem, Report
+from lifesign.remedies.lint.model import CODES, SEVERITIES, Problem, Report, Severity
 from lifesign.text import Lang, T
 
 SCHEMA = "lifesign.lint/1"
@@ -32,12 +32,10 @@ def terminal(report: Report, lang: Lang, colour: bool) -> str:
             word = f"{_COLOURS[problem.severity]}{word}\x1b[0m"
         place = "" if problem.path == COMMAND_LINE else f"{clean(problem.path)}:{problem.line}: "
         lines.append(f"{place}{word}: {clean(problem.name)}: {clean(problem.message.pick(lang))}")
-        if problem.instead:
-            lines.append(f"    {T('instead', '改用').pick(lang)}: {clean(problem.instead)}")
+        if problem.rights:
+            lines.append(f"    {T('instead: ', '改用：').pick(lang)}{clean(problem.instead_in(lang))}")
     basis = report.basis.pick(lang) if report.basis is not None else report.release
-    counts = ", ".join(
-        f"{report.count(severity)} {_WORDS[severity].pick(lang)}" for severity in ("error", "warning", "note")
-    )
+    counts = T(", ", "，").pick(lang).join(_counted(report.count(s), s).pick(lang) for s in SEVERITIES)
     if not report.problems:
         counts = T("no problems", "没有问题").pick(lang)
     if report.checked == 0:
@@ -45,6 +43,12 @@ def terminal(report: Report, lang: Lang, colour: bool) -> str:
     lines.append(f"{counts} · {basis}")
     lines += [clean(note.pick(lang)) for note in report.notes]
     return "\n".join(lines) + "\n"
+
+
+def _counted(count: int, severity: Severity) -> T:
+    """`1 error`, `2 errors`."""
+    word = _WORDS[severity]
+    return T(f"{count} {word.en}{'' if count == 1 else 's'}", f"{count} 个{word.zh}")
 
 
 def as_json(report: Report, lang: Lang) -> str:
@@ -68,7 +72,7 @@ def _as_dict(problem: Problem, lang: Lang) -> dict[str, Any]:
         "line": problem.line,
         "name": problem.name,
         "message": problem.message.pick(lang),
-        "instead": problem.instead,
+        "instead": problem.instead_in(lang),
         "source": problem.source,
     }
 
@@ -116,8 +120,9 @@ def github(report: Report, lang: Lang) -> str:
 
 def _sentence(problem: Problem, lang: Lang) -> str:
     text = f"{clean(problem.name)}: {clean(problem.message.pick(lang))}"
-    if problem.instead:
-        text += f" ({T('instead', '改用').pick(lang)}: {clean(problem.instead)})"
+    if problem.rights:
+        right = clean(problem.instead_in(lang))
+        text += T(f" (instead: {right})", f"（改用：{right}）").pick(lang)
     return text
 
 

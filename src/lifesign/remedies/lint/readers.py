@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lifesign.errors import SourceError
 from lifesign.remedies.lint import manifests, python_files, shell
+from lifesign.remedies.lint.commands import (
+    assignment,
+    command_line,
+    image_version,
+    package_version,
+    resolved,
+    script,
+    starts,
+)
 from lifesign.remedies.lint.model import Invocation, Setting, Word
 
+__all__ = ["command_line", "dockerfile", "env_file", "load", "read_path", "script", "systemd"]
 MAX_BYTES = 2 << 20
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,100})\+?=(.*)", re.DOTALL)
 _ENV_LINE = re.compile(r"\s{0,20}(?:export\s+)?([A-Za-z_][A-Za-z0-9_]{0,100})\s{0,10}=\s{0,10}(.*)")
-_IMAGE = re.compile(
-    r"(?:^|/)vllm(?:-openai|-cpu|-cpu-release-repo|-rocm)?(?:-[a-z]{1,12}){0,3}:v?(\d+\.\d+(?:\.\d+)*(?:\.post\d+)?(?:rc\d+)?)"
-)
-_REFERENCE = re.compile(r"\$\{?(\w+)(?:\[@\]|\[\*\])?\}?")
-_ENV_FLAGS = ("-e", "--env")
 
 
 def read_path(path: str) -> list[Invocation]:
@@ -62,136 +67,6 @@ def load(path: str) -> str:
     return raw.decode("utf-8", errors="replace")
 
 
-# -- command lines and scripts -----------------------------------------------------------------------------------------
-
-
-def command_line(words: list[str], path: str = "command line") -> list[Invocation]:
-    """The invocation of one command as a list of words (already split by a shell)."""
-    found = _from_command(shell.Command([Word(word, 1) for word in words]), path, {}, [])
-    if found is None and words:
-        # Options alone (`lifesign lint -- --max-num-seqs 64`) and variables alone are checked as they stand.
-        settings = [setting for word in words if (setting := _assignment(Word(word, 1))) is not None]
-        rest = [Word(word, 1) for word in words if _assignment(Word(word, 1)) is None]
-        if not rest or rest[0].text.startswith("-"):
-            found = Invocation(path, 1, rest, settings)
-    return [found] if found is not None else []
-
-
-def script(text: str, path: str, first_line: int = 1, settings: list[Setting] | None = None) -> list[Invocation]:
-    """Every start of vLLM in a shell text, with the variables exported before it."""
-    exported = list(settings or [])
-    variables: dict[str, list[Word]] = {}
-    found: list[Invocation] = []
-    for command in shell.split(text, first_line):
-        if command.array:
-            variables[command.array] = command.words
-            continue
-        assigned = _only_assignments(command)
-        if assigned is not None:
-            for setting in assigned:
-                inner = shell.split(setting.value, setting.line)
-                variables[setting.name] = [
-                    Word(word.text, setting.line, word.literal) for part in inner for word in part.words
-                ]
-            exported += [setting for setting in assigned if command.words[0].text == "export" or _is_ours(setting.name)]
-            continue
-        invocation = _from_command(command, path, variables, exported)
-        if invocation is not None:
-            found.append(invocation)
-    if not found and exported:
-        found.append(Invocation(path, exported[0].line, [], exported, complete=False))
-    return found
-
-
-def _is_ours(name: str) -> bool:
-    return name.startswith(("VLLM_", "NCCL_", "TORCH_", "PYTORCH_"))
-
-
-def _only_assignments(command: shell.Command) -> list[Setting] | None:
-    words = (
-        command.words[1:] if command.words and command.words[0].text in ("export", "declare", "set") else command.words
-    )
-    settings = [setting for word in words if (setting := _assignment(word)) is not None]
-    return (
-        settings
-        if settings and len(settings) == len([word for word in words if not word.text.startswith("-")])
-        else None
-    )
-
-
-def _assignment(word: Word) -> Setting | None:
-    match = _ASSIGNMENT.fullmatch(word.text)
-    return Setting(match.group(1), match.group(2), word.line, word.literal) if match else None
-
-
-def _from_command(
-    command: shell.Command, path: str, variables: dict[str, list[Word]], exported: list[Setting]
-) -> Invocation | None:
-    """The invocation that a command is (`vllm serve`, the API server module, `docker run IMAGE`), or None."""
-    words = _expanded(command.words, variables)
-    texts = [word.text for word in words]
-    start = _serve_start(texts)
-    image = next((index for index, text in enumerate(texts) if _IMAGE.search(text)), None)
-    docker = "run" in texts[:8] and any(text.endswith(("docker", "podman", "nerdctl")) for text in texts[:3])
-    if start is None and not (docker and image is not None):
-        return None
-    # What the shell exports doesn't reach into a container; `-e` does.
-    settings = [] if docker else list(exported)
-    head = words[: start if start is not None else image]
-    for index, word in enumerate(head):
-        name, equals, value = word.text.partition("=")
-        if index and head[index - 1].text in _ENV_FLAGS:
-            setting = _assignment(word)
-        elif name in _ENV_FLAGS and equals:
-            setting = _assignment(Word(value, word.line, word.literal))
-        else:
-            setting = None if word.text.startswith("-") else _assignment(word)
-        if setting is not None:
-            settings.append(setting)
-    begin = start if start is not None else (image or 0) + 1
-    version = _IMAGE.search(texts[image]) if image is not None else None
-    rest = _until_redirect(words[begin:])
-    return Invocation(
-        path,
-        command.line,
-        rest,
-        settings,
-        image_version=version.group(1) if version else "",
-        complete=all(word.literal for word in rest),
-    )
-
-
-def _serve_start(texts: list[str]) -> int | None:
-    """The index of the first argument of the server; None when the command doesn't start one."""
-    for index, text in enumerate(texts):
-        if os.path.basename(text) == "vllm" and texts[index + 1 : index + 2] == ["serve"]:
-            return index + 2
-        if text == "-m" and texts[index + 1 : index + 2] and texts[index + 1].startswith("vllm.entrypoints"):
-            return index + 2 + (texts[index + 2 : index + 3] == ["serve"])
-        if text.endswith("vllm/entrypoints/openai/api_server.py"):
-            return index + 1
-    return None
-
-
-def _expanded(words: list[Word], variables: dict[str, list[Word]]) -> list[Word]:
-    """Words that are exactly one reference to a known variable or array become its members."""
-    found: list[Word] = []
-    for word in words[:2000]:
-        match = None if word.literal else _REFERENCE.fullmatch(word.text)
-        known = variables.get(match.group(1)) if match else None
-        found += known if known is not None else [word]
-    return found[:5000]
-
-
-def _until_redirect(words: list[Word]) -> list[Word]:
-    kept: list[Word] = []
-    for word in words:
-        if re.fullmatch(r"\d?>{1,2}(?:&\d|.*)?|<.*", word.text):
-            break
-        kept.append(word)
-    return kept
-
-
 # -- other files -------------------------------------------------------------------------------------------------------
 
 
@@ -210,34 +85,77 @@ def env_file(text: str, path: str) -> list[Invocation]:
     return [Invocation(path, 1, [], settings, complete=False)] if settings else []
 
 
+@dataclass(slots=True)
+class _Stage:
+    """One build stage of a Dockerfile. entry: None while the entry point of the base image holds."""
+
+    version: str = ""
+    serves: bool = False
+    settings: list[Setting] = field(default_factory=list)
+    entry: list[Word] | None = None
+    command: list[Word] = field(default_factory=list)
+    line: int = 1
+
+
 def dockerfile(text: str, path: str) -> list[Invocation]:
     """A Dockerfile: ENV, and what ENTRYPOINT with CMD starts, per stage; the last stage counts."""
-    settings: list[Setting] = []
-    version = ""
-    entry: list[Word] = []
-    command: list[Word] = []
-    serves, entry_line = False, 1
+    stages: dict[str, _Stage] = {}
+    stage = _Stage()
+    variables: dict[str, list[Word]] = {}
     for number, name, body in _instructions(text):
         if name == "FROM":
-            match = _IMAGE.search(body.split()[0] if body.split() else "")
-            version, serves = (match.group(1) if match else version), match is not None
-            entry, command = [], []
-        elif name == "ENV":
-            settings += _env_instruction(body, number)
-        elif name in ("ENTRYPOINT", "CMD"):
-            words = manifests.exec_form(body, number) or [
-                word for part in shell.split(body, number) for word in part.words
-            ]
-            entry_line = number
-            entry, command = (words, []) if name == "ENTRYPOINT" else (entry, words)
-    whole = [*entry, *command]
-    start = _serve_start([word.text for word in whole])
-    words = whole[start:] if start is not None else whole if serves and not entry else []
-    if not words and not settings:
-        return []
-    line = entry_line if words else settings[0].line
-    complete = all(word.literal for word in words)
-    return [Invocation(path, line, words, settings, image_version=version, complete=complete)]
+            words = [word for word in body.split() if not word.startswith("--")] or [""]
+            stage = _based_on(resolved(words[0], variables), stages)
+            if len(words) > 2:
+                stages[words[2].lower()] = stage
+        elif name in ("ENV", "ARG"):
+            found = _env_instruction(body, number)
+            variables.update({item.name: [Word(item.value, number, item.literal)] for item in found})
+            stage.settings += found if name == "ENV" else []
+        elif name == "RUN":
+            words_of = [word for part in shell.split(body, number) for word in part.words]
+            stage.version = package_version(words_of, variables) or stage.version
+        elif name == "ENTRYPOINT":
+            stage.entry, stage.command, stage.line = _exec_or_shell(body, number), [], number
+        elif name == "CMD":
+            stage.command, stage.line = _exec_or_shell(body, number), number
+    return _of_stage(stage, path)
+
+
+def _based_on(image: str, stages: dict[str, _Stage]) -> _Stage:
+    """A new stage on an image or on an earlier stage, which it inherits from."""
+    base = stages.get(image.lower())
+    if base is not None:
+        return replace(base, settings=list(base.settings))
+    version = image_version(image)
+    return _Stage(version, bool(version) or "vllm-openai" in image)
+
+
+def _exec_or_shell(body: str, line: int) -> list[Word]:
+    """The words of ENTRYPOINT or CMD; the shell form as the `sh -c` that Docker makes of it."""
+    words = manifests.exec_form(body, line)
+    return words if words is not None else [Word("/bin/sh", line), Word("-c", line), Word(body, line)]
+
+
+def _of_stage(stage: _Stage, path: str) -> list[Invocation]:
+    whole = [*(stage.entry or []), *stage.command]
+    found = starts(whole, path, exported=stage.settings) if whole else []
+    if not found and len(whole) > 3 and [word.text for word in whole[-3:-1]] == ["/bin/sh", "-c"]:
+        # `CMD --model m` in shell form under an entry point: its words are what was meant.
+        body = [word for part in shell.split(whole[-1].text, whole[-1].line) for word in part.words]
+        whole = [*whole[:-3], *body]
+        found = starts(whole, path, exported=stage.settings)
+    if not found and stage.serves and stage.entry is None and stage.command:
+        words = stage.command
+        if words[0].text == "/bin/sh":
+            words = [word for part in shell.split(words[-1].text, words[-1].line) for word in part.words]
+        complete = all(word.literal for word in words)
+        found = [Invocation(path, stage.line, words, list(stage.settings), complete=complete)]
+    if not found and stage.settings:
+        found = [Invocation(path, stage.settings[0].line, [], stage.settings)]
+    for invocation in found:
+        invocation.image_version = invocation.image_version or stage.version
+    return found
 
 
 def _instructions(text: str) -> list[tuple[int, str, str]]:
@@ -255,14 +173,14 @@ def _instructions(text: str) -> list[tuple[int, str, str]]:
         while parts[-1].rstrip().endswith("\\") and index < len(lines):
             parts.append(lines[index])
             index += 1
-        name, _, body = "\n".join(parts).lstrip().partition(" ")
-        found.append((start + 1, name.strip().upper(), body.strip()))
+        name, body = (*"\n".join(parts).split(None, 1), "")[:2]
+        found.append((start + 1, name.upper(), body.strip()))
     return found
 
 
 def _env_instruction(body: str, line: int) -> list[Setting]:
     words = [word for part in shell.split(body, line) for word in part.words]
-    settings = [setting for word in words if (setting := _assignment(word)) is not None]
+    settings = [setting for word in words if (setting := assignment(word)) is not None]
     if not settings and len(words) >= 2:
         settings = [Setting(words[0].text, " ".join(word.text for word in words[1:]), line)]
     return settings
@@ -282,7 +200,7 @@ def systemd(text: str, path: str) -> list[Invocation]:
             body += "\n" + lines[following]
             following += 1
         if name == "Environment":
-            settings += [s for part in shell.split(body, number) for word in part.words if (s := _assignment(word))]
+            settings += [s for part in shell.split(body, number) for word in part.words if (s := assignment(word))]
         elif name == "ExecStart":
             found += script(body.lstrip("-@:+!"), path, number)
     for invocation in found:

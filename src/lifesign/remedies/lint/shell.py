@@ -7,6 +7,8 @@ Linear in the size of the text.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lifesign.remedies.lint.model import Word
@@ -23,6 +25,8 @@ class Command:
     words: list[Word] = field(default_factory=list)
     array: str = ""
     """The name when these are the members of `NAME=( ... )`."""
+    appends: bool = False
+    """Whether it was `NAME+=( ... )`."""
 
     @property
     def line(self) -> int:
@@ -42,11 +46,17 @@ class _Lexer:
     commands: list[Command] = field(default_factory=list)
     current: Command = field(default_factory=Command)
     documents: list[str] = field(default_factory=list)
+    joins: Sequence[int] = ()
+    length: int = 0
+    breaks: list[int] = field(default_factory=list)
 
 
-def split(text: str, first_line: int = 1) -> list[Command]:
-    """The commands of a shell text. Unclosed quotes end with the text; nothing raises."""
-    lexer = _Lexer(text, first_line)
+def split(text: str, first_line: int = 1, joins: Sequence[int] = ()) -> list[Command]:
+    """The commands of a shell text. Unclosed quotes end with the text; nothing raises.
+
+    joins: the `breaks` of the word that the text comes from, so that lines are still counted as in the file.
+    """
+    lexer = _Lexer(text, first_line, joins=joins)
     while lexer.at < len(lexer.text) and len(lexer.commands) < MAX_COMMANDS:
         _step(lexer)
     _end_command(lexer)
@@ -87,8 +97,9 @@ def _step(lexer: _Lexer) -> None:
 
 def _put(lexer: _Lexer, text: str) -> None:
     if not lexer.open:
-        lexer.open, lexer.word_line = True, lexer.line
+        lexer.open, lexer.word_line = True, lexer.line + bisect_right(lexer.joins, lexer.at)
     lexer.word.append(text)
+    lexer.length += len(text)
 
 
 def _escape(lexer: _Lexer, following: str) -> None:
@@ -109,14 +120,15 @@ def _quoted(lexer: _Lexer, quote: str) -> None:
         if quote == '"' and text[at] == "\\" and text[at + 1 : at + 2] in ('"', "\\", "$", "`", "\n"):
             if text[at + 1] == "\n":
                 lexer.line += 1
+                lexer.breaks.append(lexer.length)
             else:
-                lexer.word.append(text[at + 1])
+                _put(lexer, text[at + 1])
             at += 2
             continue
         if quote == '"' and text[at] in "$`":
             lexer.literal = False
         lexer.line += text[at] == "\n"
-        lexer.word.append(text[at])
+        _put(lexer, text[at])
         at += 1
     lexer.at = at + 1
 
@@ -131,7 +143,7 @@ def _substitution(lexer: _Lexer, opening: str) -> None:
         char = lexer.text[at]
         depth += (char == opening) - (char == closing)
         lexer.line += char == "\n"
-        lexer.word.append(char)
+        _put(lexer, char)
         at += 1
         if depth == 0:
             break
@@ -161,10 +173,10 @@ def _skip_documents(lexer: _Lexer) -> None:
 
 def _array(lexer: _Lexer) -> None:
     """`NAME=( a b )`: its members become a command of their own, marked with the name."""
-    name = "".join(lexer.word).rstrip("=").rstrip("+")
-    lexer.word, lexer.open = [], False
+    name = "".join(lexer.word).rstrip("=")
+    lexer.word, lexer.open, lexer.length, lexer.breaks = [], False, 0, []
     _end_command(lexer)
-    lexer.current.array = name
+    lexer.current.array, lexer.current.appends = name.rstrip("+"), name.endswith("+")
     lexer.at += 1
     while lexer.at < len(lexer.text) and lexer.text[lexer.at] != ")":
         if lexer.text[lexer.at] == "\n":
@@ -185,8 +197,10 @@ def _array(lexer: _Lexer) -> None:
 
 def _end_word(lexer: _Lexer) -> None:
     if lexer.open:
-        lexer.current.words.append(Word("".join(lexer.word), lexer.word_line, lexer.literal))
+        word = Word("".join(lexer.word), lexer.word_line, lexer.literal, tuple(lexer.breaks))
+        lexer.current.words.append(word)
     lexer.word, lexer.open, lexer.literal = [], False, True
+    lexer.length, lexer.breaks = 0, []
 
 
 def _end_command(lexer: _Lexer) -> None:

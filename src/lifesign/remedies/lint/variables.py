@@ -8,8 +8,10 @@ from collections.abc import Iterator
 
 from lifesign.remedies import overlay, versions
 from lifesign.remedies.catalog import Catalog, Knob
+from lifesign.remedies.lint import env_values
 from lifesign.remedies.lint.model import Invocation, Problem, Setting, Severity
 from lifesign.remedies.lint.options import instead, with_notes
+from lifesign.remedies.lint.values import NUMBER
 from lifesign.text import T
 
 OUT_OF_TREE = (
@@ -36,7 +38,6 @@ FOREIGN = (
     "UCX_",
     "LIFESIGN_",
 )
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _TRUTH = frozenset({"0", "1", "true", "false", "yes", "no", "on", "off", ""})
 
 
@@ -54,10 +55,11 @@ def _problem(
     code: str,
     setting: Setting,
     message: T,
-    instead_text: str = "",
-    source: str = "",
+    source: str,
+    *rights: str,
 ) -> Problem:
-    return Problem(severity, code, invocation.path, setting.line, setting.name, message, instead_text, source)
+    given = tuple(right for right in rights if right)
+    return Problem(severity, code, invocation.path, setting.line, setting.name, message, given, source)
 
 
 def _variable(invocation: Invocation, setting: Setting, catalog: Catalog, release: str) -> Iterator[Problem]:
@@ -79,16 +81,17 @@ def _variable(invocation: Invocation, setting: Setting, catalog: Catalog, releas
     if external is not None:
         if external.since is not None and versions.at_least(release, external.since) is False:
             message = T(f"acts with vLLM {external.since} and later", f"vLLM {external.since} 起才起作用")
-            yield _problem(invocation, "warning", "no-effect", setting, message, "", external.source)
+            yield _problem(invocation, "warning", "no-effect", setting, message, external.source)
+        if name == "HF_ENDPOINT":
+            yield from _endpoint(invocation, setting)
         return
     if name.startswith(FOREIGN):
         slip = next((known for known in sorted(overlay.EXTERNAL) if _one_slip(name, known)), "")
         if slip:
             message = T(f"looks like a slip of {slip}", f"疑似 {slip} 的笔误")
             source = overlay.EXTERNAL[slip].source
-            yield _problem(
-                invocation, "warning", "misspelt-variable", setting, message, f"{slip}={setting.value}", source
-            )
+            right = f"{slip}={setting.value}"
+            yield _problem(invocation, "warning", "misspelt-variable", setting, message, source, right)
 
 
 def _one_slip(name: str, known: str) -> bool:
@@ -116,9 +119,9 @@ def _wrong(
             code = "removed-variable"
         if setting.name == "VLLM_USE_V1" and setting.value.strip() not in ("0", "false"):
             return
-        right = instead(entry.rights, release, setting.value if setting.literal else "")
+        rights = instead(entry.rights, release, setting.value if setting.literal else "")
         message = with_notes(entry.why, entry.rights, release)
-        yield _problem(invocation, severity, code, setting, message, right, entry.source)
+        yield _problem(invocation, severity, code, setting, message, entry.source, *rights)
 
 
 def _unknown(invocation: Invocation, setting: Setting, catalog: Catalog, release: str) -> Iterator[Problem]:
@@ -136,59 +139,85 @@ def _unknown(invocation: Invocation, setting: Setting, catalog: Catalog, release
         future = (versions.key(first) or ()) > (versions.key(release) or ())
         spell = catalog.spelled(ranges)
         state = T("not yet", "还没有") if future else T("not any more", "已没有")
-        message = T(f"{state.en} in {release} ({spell}): {fate.en}", f"{release} {state.zh}（{spell}）：{fate.zh}")
+        message = T(
+            f"{state.en} in {release} ({spell.en}): {fate.en}", f"{release} {state.zh}（{spell.zh}）：{fate.zh}"
+        )
         code = "future-variable" if future else "removed-variable"
-        yield _problem(invocation, "warning", code, setting, message, "", source)
+        yield _problem(invocation, "warning", code, setting, message, source)
         return
     if name.startswith(OUT_OF_TREE):
         return
     close = difflib.get_close_matches(name, catalog.env_names(release), n=1, cutoff=0.85)
     message = T(f"{release} has no such variable: {fate.en}", f"{release} 没有这个变量：{fate.zh}")
     right = f"{close[0]}={setting.value}" if close else ""
-    yield _problem(invocation, "error" if close else "warning", "unknown-variable", setting, message, right, source)
+    yield _problem(invocation, "error" if close else "warning", "unknown-variable", setting, message, source, right)
 
 
 def _known(invocation: Invocation, setting: Setting, knob: Knob, catalog: Catalog, release: str) -> Iterator[Problem]:
     if knob.unread:
         message = T(f"{release} defines it, but nothing reads it", f"{release} 里有定义，但没有代码读取")
-        yield _problem(invocation, "warning", "unread-variable", setting, message, "", "sources of the release")
+        yield _problem(invocation, "warning", "unread-variable", setting, message, "sources of the release")
         return
     if not setting.literal:
         return
     value = setting.value.strip()
     unit = overlay.UNITS.get(setting.name, "")
+    failed = False
+    for fault in env_values.faults(setting.name, value, release, unit):
+        failed = failed or fault.fails
+        right = f"{setting.name}={fault.right}" if fault.right else ""
+        severity: Severity = "error" if fault.fails else "warning"
+        yield _problem(invocation, severity, "wrong-type", setting, fault.message, env_values.SOURCE, right)
+    if not env_values.known(setting.name, release):
+        for message in _by_default(value, knob, unit):
+            source = "envs.py: the type of the default"
+            yield _problem(invocation, "error", "wrong-type", setting, message, source)
+    flipped = overlay.FLIPPED.get(setting.name)
+    if flipped is not None and not failed and versions.at_least(release, flipped[0]) and value.lower() in ("1", "true"):
+        yield _problem(invocation, "note", "no-effect", setting, flipped[1], "envs.py: default by release")
+
+
+def _by_default(value: str, knob: Knob, unit: str) -> Iterator[T]:
+    """What the type of the default says about a value, where the source of the release wasn't read."""
     default = knob.default
     number = isinstance(default, (int, float)) and not isinstance(default, bool)
-    if number and _NUMBER.fullmatch(value) is None:
-        wanted = f" ({unit})" if unit else ""
-        message = T(
-            f"takes a number{wanted}, not `{value[:60]}`: vLLM fails on it",
-            f"要填数字{wanted}，而不是 `{value[:60]}`：vLLM 会报错",
+    if number and NUMBER.fullmatch(value) is None:
+        wanted = T(f" ({unit})", f"（{unit}）") if unit else T("", "")
+        yield T(
+            f"takes a number{wanted.en}, not `{value[:60]}`: vLLM fails on it",
+            f"要填数字{wanted.zh}，而不是 `{value[:60]}`：vLLM 会报错",
         )
-        yield _problem(invocation, "error", "wrong-type", setting, message, "", "envs.py: the default is a number")
-    elif isinstance(default, bool) and value.lower() not in _TRUTH and _NUMBER.fullmatch(value) is None:
-        message = T(f"takes 0 or 1, not `{value[:60]}`", f"要填 0 或 1，而不是 `{value[:60]}`")
-        yield _problem(invocation, "error", "wrong-type", setting, message, "", "envs.py: the default is true or false")
-    flipped = overlay.FLIPPED.get(setting.name)
-    if flipped is not None and versions.at_least(release, flipped[0]) and value.lower() in ("1", "true"):
-        yield _problem(invocation, "note", "no-effect", setting, flipped[1], "", "envs.py: default by release")
+    elif isinstance(default, bool) and value.lower() not in _TRUTH and NUMBER.fullmatch(value) is None:
+        yield T(f"takes 0 or 1, not `{value[:60]}`", f"要填 0 或 1，而不是 `{value[:60]}`")
+
+
+def _endpoint(invocation: Invocation, setting: Setting) -> Iterator[Problem]:
+    """A hub's address needs its scheme: the client raises on every request without one."""
+    value = setting.value.strip()
+    if setting.literal and value and not re.match(r"https?://", value, re.IGNORECASE):
+        message = T(
+            f"needs https:// in front (`{value[:60]}`): every download fails",
+            f"前面要有 https://（`{value[:60]}`）：否则所有下载都会失败",
+        )
+        source = "requests and httpx refuse an address without a scheme"
+        yield _problem(invocation, "error", "wrong-type", setting, message, source, f"{setting.name}=https://{value}")
 
 
 def _argument(invocation: Invocation, argument: Setting, catalog: Catalog, release: str) -> Iterator[Problem]:
     if catalog.argument(argument.name, release):
         return
     for entry in overlay.wrong(argument.name, "argument"):
-        right = instead(entry.rights, release, argument.value)
+        rights = instead(entry.rights, release, argument.value)
         message = with_notes(entry.why, entry.rights, release)
-        yield _problem(invocation, "error", "invented-name", argument, message, right, entry.source)
+        yield _problem(invocation, "error", "invented-name", argument, message, entry.source, *rights)
         return
     removed = overlay.renamed("--" + argument.name.replace("_", "-"))
     if removed is not None:
-        right = instead(removed.rights, release, argument.value)
-        yield _problem(invocation, "error", "unknown-argument", argument, removed.why, right, removed.source)
+        rights = instead(removed.rights, release, argument.value)
+        yield _problem(invocation, "error", "unknown-argument", argument, removed.why, removed.source, *rights)
         return
     close = difflib.get_close_matches(argument.name, catalog.argument_names(release), n=1, cutoff=0.8)
     if not close:
         return  # LLM() has parameters of its own beside the engine's: only a near miss is worth a word
     message = T(f"{release} has no such argument (TypeError)", f"{release} 没有这个参数（TypeError）")
-    yield _problem(invocation, "error", "unknown-argument", argument, message, close[0], "fields of AsyncEngineArgs")
+    yield _problem(invocation, "error", "unknown-argument", argument, message, "fields of AsyncEngineArgs", close[0])
