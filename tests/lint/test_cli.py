@@ -48,6 +48,34 @@ def test_terminal_without_escapes_when_piped() -> None:
     assert "错误" in chinese.stdout
 
 
+def test_totals_in_words() -> None:
+    base = ("lint", "--vllm-version", "0.32.0", "--", "vllm", "serve", "m")
+    one = run(*base, "--use-deepgemm").stdout.splitlines()[-1]
+    assert one.startswith("1 error, 0 warnings, 0 notes · ")
+    many = (*base, "--use-deepgemm", "--max-num-seqs", "0", "--max-num-seq", "1", "-O3")
+    assert run(*many).stdout.splitlines()[-1].startswith("2 errors, 1 warning, 1 note · ")
+    assert run(*many, LC_ALL="zh_CN.UTF-8").stdout.splitlines()[-1].startswith("2 个错误，1 个警告，1 个提示 · ")
+
+
+def test_chinese_sentences_hold_no_english_and_no_half_width_marks() -> None:
+    words = ("lint", "--lang", "zh", "--vllm-version", "0.32.0", "--", "vllm", "serve", "m")
+    text = run(*words, "--device", "cpu", "--task", "embed", "--cuda-graph-sizes", "1").stdout
+    assert "已没有这个选项（到 0.9.2 为止）：" in text
+    assert "改用：--runner pooling 或 --convert embed" in text
+    for wrong in (" or ", "up to", " to ", "改用:", "选项 ("):
+        assert wrong not in text
+    english = run(*words[:1], *words[3:], "--cuda-graph-sizes", "1").stdout
+    assert "not in 0.32.0 any more (0.9.0 to 0.12.0): renamed" in english
+    answer = json.loads(run(*words[:3], "--format", "json", *words[3:], "--task", "embed").stdout)
+    assert answer["problems"][0]["instead"] == "--runner pooling 或 --convert embed"
+
+
+def test_a_command_as_one_word_or_in_a_shell() -> None:
+    for words in (("bash", "-c", "vllm serve m --use-deepgemm"), ("vllm serve m --use-deepgemm",)):
+        done = run("lint", "--vllm-version", "0.32.0", "--", *words)
+        assert (done.returncode, "VLLM_USE_DEEP_GEMM=0" in done.stdout) == (1, True)
+
+
 def test_options_without_a_separator_work_too() -> None:
     done = run("lint", "--vllm-version", "0.11.0", "vllm", "serve", "m", "--use-deepgemm")
     assert done.returncode == 1
@@ -150,6 +178,8 @@ def test_a_file_without_vllm_is_no_error(tmp_path: Path) -> None:
         (("lint", "--vllm-version", "banana", "--", "vllm", "serve", "m"), "no vLLM release"),
         (("lint", "--format", "xml", "--", "vllm", "serve", "m"), "choose one"),
         (("lint", "./none.sh"), "check the path"),
+        (("lint", "missing.env", "bad.yaml"), "missing.env: no such file"),
+        (("lint", "nosuch"), "nosuch: no such file"),
         (("lint", "--", "ls", "-l"), "no vLLM start"),
         (("lint", "bad.yaml"), "isn't valid YAML"),
         (("lint", "big.txt"), "too large"),

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lifesign.errors import LifesignError
-from lifesign.remedies.lint import check, manifests, output, python_files, readers
+from lifesign.remedies.lint import check, dialects, manifests, output, python_files, readers
 from lifesign.remedies.lint.model import Invocation
 
 PIECES = st.sampled_from(
@@ -37,7 +37,11 @@ def test_scripts(text: str, version: str) -> None:
     answer(readers.script(text, "x"), version)
     answer(readers.dockerfile("FROM vllm/vllm-openai:v0.9.1\nCMD " + text, "x"), version)
     answer(readers.env_file(text, "x"), version)
-    answer(readers.systemd("[Service]\nExecStart=" + text, "x"), version)
+    answer(dialects.systemd("[Service]\nExecStart=" + text, "x"), version)
+    answer(dialects.systemd("[Container]\nImage=vllm/vllm-openai\nExec=" + text, "x"), version)
+    answer(dialects.supervisord("[program:x]\ncommand=" + text, "x"), version)
+    for dialect in (dialects.powershell, dialects.batch, dialects.markdown):
+        answer(readers.script(dialect("```\n" + text), "x"), version)
 
 
 @RELAXED

@@ -110,7 +110,9 @@ def test_values_that_cannot_be(text: str, code: str, instead: str) -> None:
 
 
 def test_choices_are_only_claimed_where_the_source_was_read() -> None:
-    assert seen("0.33.0", "m --compilation-config.cudagraph_mode FOO") == []
+    (later,) = problems("0.33.0", "m --compilation-config.cudagraph_mode FOO")
+    assert (later.severity, "0.32.0" in later.message.en) == ("warning", True)
+    assert seen("0.18.0", "m --compilation-config.cudagraph_mode FOO") == []
 
 
 # -- right names -------------------------------------------------------------------------------------------------------
@@ -235,7 +237,11 @@ def test_values_that_variables_can_have(text: str) -> None:
 
 
 def test_the_kinds_of_variables_hold_for_the_releases_that_were_read() -> None:
-    assert variable("0.33.0", "VLLM_WORKER_MULTIPROC_METHOD=forkserver") == []
+    text = "VLLM_WORKER_MULTIPROC_METHOD=forkserver"
+    (later,) = check(readers.command_line([text, "vllm", "serve", "m"]), "0.33.0").problems
+    assert (later.severity, "vLLM 0.32.0" in later.message.en) == ("warning", True)
+    assert variable("0.18.0", text) == []
+    assert [item for item, _ in variable("0.33.0", "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS=5m")] == ["error"]
     assert variable("0.27.1", "VLLM_KV_CACHE_LAYOUT=LBNHC") == [("error", "")]
     assert variable("0.30.0", "VLLM_KV_CACHE_LAYOUT=LBNHC") == []
     known = load()

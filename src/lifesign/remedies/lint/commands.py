@@ -94,10 +94,20 @@ def _script(
             ]
             continue
         version = package_version(command.words, variables) or version
-        for invocation in starts(command.words, path, variables, exported, depth):
+        begun = starts(command.words, path, variables, exported, depth)
+        if not begun and command.document is not None and depth < MAX_NESTED and _reads_script(command.words):
+            remote = any(os.path.basename(word.text) in _ELSEWHERE for word in command.words[:3])
+            begun = _in_text(command.document, path, variables, [] if remote else exported, depth + 1)
+        for invocation in begun:
             invocation.image_version = invocation.image_version or version
             found.append(invocation)
     return found
+
+
+def _reads_script(words: list[Word]) -> bool:
+    """Whether a command runs what it reads (`bash <<EOF`, `ssh host <<EOF`)."""
+    names = {os.path.basename(word.text) for word in words}
+    return bool(names & _SHELLS) or "ssh" in names
 
 
 def _exports(command: shell.Command, setting: Setting) -> bool:

@@ -1,8 +1,8 @@
 """What vLLM's envs.py does with the value of a variable, and what is wrong with one.
 
 Taken from envs.py of 0.19.1, 0.27.1, 0.30.0 and 0.32.0, read as syntax trees: a variable stands here when these releases
-agree on it, and what stands here is said of releases between the first and the last of them only. For the others the
-type of the default is all there is to go by.
+agree on it. Of a later release it is said as what the last one does; for earlier ones the type of the default is all
+there is to go by.
 """
 
 from __future__ import annotations
@@ -148,30 +148,45 @@ class Fault:
     right: str = ""
 
 
+def is_read(release: str) -> bool:
+    """Whether a release lies between the first and the last whose source was read."""
+    return versions.within(release, FIRST, LAST) is True
+
+
 def known(name: str, release: str) -> bool:
     """Whether `faults` can speak about this variable in this release."""
-    if not versions.within(release, FIRST, LAST):
+    if not versions.at_least(release, FIRST):
         return False
-    return name in KINDS or any(versions.within(release, item.since, item.until) for item in CHOICES.get(name, ()))
+    return name in KINDS or any(_holds(item, release) for item in CHOICES.get(name, ()))
+
+
+def _holds(choices: Choices, release: str) -> bool:
+    """Whether choices are those of a release; the last ones also stand for what comes after."""
+    until = None if choices.until == LAST else choices.until
+    return versions.within(release, choices.since, until) is True
 
 
 def faults(name: str, value: str, release: str, unit: str = "") -> Iterator[Fault]:
     """What is wrong with the value of a variable that is `known`."""
     value = value.strip()
+    who = T("vLLM", "vLLM ")
+    if not is_read(release):
+        who = T(f"vLLM {LAST}, the last release that was read,", f"vLLM {LAST}（核对过的最后一版）")
     for choices in CHOICES.get(name, ()):
-        if versions.within(release, choices.since, choices.until):
-            yield from _choice(value, choices)
+        if _holds(choices, release):
+            yield from _choice(value, choices, who)
     kind = KINDS.get(name)
     if kind in ("int", "float"):
-        yield from _number(value, kind == "int", unit)
+        yield from _number(value, kind == "int", unit, who)
     elif kind == "int-bool" and WHOLE.fullmatch(value) is None:
         right = "1" if value.lower() in _YES else "0" if value.lower() in _NO else ""
         message = T(
-            f"takes 0 or 1, not `{value[:60]}`: vLLM fails on it", f"要填 0 或 1，而不是 `{value[:60]}`：vLLM 会报错"
+            f"takes 0 or 1, not `{value[:60]}`: {who.en} fails on it",
+            f"要填 0 或 1，而不是 `{value[:60]}`：{who.zh}会报错",
         )
         yield Fault(message, True, right)
     elif kind is not None and kind in _ON:
-        yield from _switch(value, _ON[kind])
+        yield from _switch(value, _ON[kind], who)
 
 
 _YES = frozenset({"1", "true", "yes", "on", "y", "t"})
@@ -179,14 +194,14 @@ _NO = frozenset({"0", "false", "no", "off", "n", "f"})
 _ON: dict[str, tuple[str, ...]] = {"truth": ("1", "true"), "one": ("1",), "true": ("true",)}
 
 
-def _number(value: str, whole: bool, unit: str) -> Iterator[Fault]:
+def _number(value: str, whole: bool, unit: str, who: T) -> Iterator[Fault]:
     if (WHOLE if whole else NUMBER).fullmatch(value) is not None:
         return
     wanted = T("a whole number", "整数") if whole else T("a number", "数字")
     of = T(f" ({unit})", f"（{unit}）") if unit else T("", "")
     message = T(
-        f"takes {wanted.en}{of.en}, not `{value[:60]}`: vLLM fails on it",
-        f"要填{wanted.zh}{of.zh}，而不是 `{value[:60]}`：vLLM 会报错",
+        f"takes {wanted.en}{of.en}, not `{value[:60]}`: {who.en} fails on it",
+        f"要填{wanted.zh}{of.zh}，而不是 `{value[:60]}`：{who.zh}会报错",
     )
     digits = value[: len(value) - len(value.lstrip("0123456789"))]
     same = bool(digits) and unit != "" and value[len(digits) :].strip().lower() in _SAME_UNIT.get(unit, ())
@@ -200,26 +215,27 @@ _SAME_UNIT: dict[str, tuple[str, ...]] = {
 }
 
 
-def _choice(value: str, choices: Choices) -> Iterator[Fault]:
+def _choice(value: str, choices: Choices, who: T) -> Iterator[Fault]:
     if value in choices.names or (not choices.exact and value.upper() in [name.upper() for name in choices.names]):
         return
     listed = ", ".join(choices.names)
     message = T(
-        f"takes {listed}, not `{value[:60]}`: vLLM fails on it", f"可取 {listed}，而不是 `{value[:60]}`：vLLM 会报错"
+        f"takes {listed}, not `{value[:60]}`: {who.en} fails on it",
+        f"可取 {listed}，而不是 `{value[:60]}`：{who.zh}会报错",
     )
     same = [name for name in choices.names if name.lower() == value.lower()]
     close = same or difflib.get_close_matches(value, choices.names, n=1, cutoff=0.75)
     yield Fault(message, True, close[0] if close else "")
 
 
-def _switch(value: str, on: tuple[str, ...]) -> Iterator[Fault]:
+def _switch(value: str, on: tuple[str, ...], who: T) -> Iterator[Fault]:
     """A value that looks like on and counts as off, or is neither."""
     low = value.lower()
     if (low in on and (len(on) > 1 or value == on[0] or on == ("true",))) or low in _NO or not low:
         return
     names = T(" or ".join(f"`{name}`" for name in on), " 或 ".join(f"`{name}`" for name in on))
     message = T(
-        f"only {names.en} switches it on: `{value[:60]}` counts as off",
-        f"只有 {names.zh} 才会打开它：`{value[:60]}` 等于关闭",
+        f"only {names.en} switches it on: {who.en} takes `{value[:60]}` for off",
+        f"只有 {names.zh} 才会打开它：{who.zh}把 `{value[:60]}` 当作关闭",
     )
     yield Fault(message, False, on[0] if low in _YES else "")

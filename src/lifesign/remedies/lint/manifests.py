@@ -12,12 +12,17 @@ from typing import Any
 
 from lifesign.errors import SourceError
 from lifesign.remedies.lint import shell
-from lifesign.remedies.lint.commands import image_version, is_ours, starts
+from lifesign.remedies.lint.charts import chart_words, config_words, kserve, mapping, scalar
+from lifesign.remedies.lint.commands import DASHES, image_version, is_ours, script, starts
 from lifesign.remedies.lint.model import Invocation, Setting, Word
 
 MAX_NODES = 50_000
 MAX_DEPTH = 60
 _COMMAND_KEYS = ("entrypoint", "command", "args")
+_ARGUMENT_KEYS = ("vllmConfig", "extraArgs")
+_ENV_KEYS = ("env", "environment", "envs")
+_SCRIPT_KEYS = ("run", "script", "commands", "cmd", "shell")
+_SERVER_IMAGE = re.compile(r"vllm(?![\w.-]{0,40}(?:router|proxy|gateway|exporter|operator|bench))")
 _TEMPLATE = re.compile(r"\{\{|\$\(|\$\{|\$[A-Za-z_]")
 
 
@@ -74,8 +79,11 @@ class _Walker:
         self.found: list[Invocation] = []
         self.left = MAX_NODES
 
-    def walk(self, node: Any, depth: int) -> None:
-        """Look at a node and everything under it, as far as the bounds allow."""
+    def walk(self, node: Any, depth: int, service: bool = False, services: bool = False) -> None:
+        """Look at a node and everything under it, as far as the bounds allow.
+
+        service: whether it is a service of a compose file; services: whether its members are.
+        """
         self.left -= 1
         if self.left <= 0 or depth > MAX_DEPTH:
             return
@@ -83,22 +91,44 @@ class _Walker:
             for item in node.value:
                 self.walk(item, depth + 1)
         elif node.id == "mapping":
-            keys = _keys(node)
-            if any(name in keys for name in (*_COMMAND_KEYS, "env", "environment")):
-                self._container(node, keys)
-            for _, value in node.value:
-                self.walk(value, depth + 1)
+            keys = mapping(node)
+            if any(name in keys for name in (*_COMMAND_KEYS, *_ARGUMENT_KEYS, *_ENV_KEYS)):
+                self._container(node, keys, service)
+            for name, value in keys.items():
+                self._script(name, value)
+            for key, value in node.value:
+                self.walk(value, depth + 1, services, services=scalar(key) == "services")
 
-    def _container(self, node: Any, keys: dict[str, Any]) -> None:
-        settings = _settings(keys.get("env")) + _settings(keys.get("environment"))
+    def _script(self, name: str, node: Any) -> None:
+        """A step that a workflow or a job runs in a shell (`run: |`, `commands:`), or a script in a ConfigMap."""
+        if name not in _SCRIPT_KEYS and not name.endswith(".sh"):
+            return
+        for item in node.value[:500] if node.id == "sequence" else [node]:
+            if "vllm" in scalar(item):
+                word = _word(item)
+                self.found += [found for found in script(word.text, self.path, word.line) if found.words]
+
+    def _container(self, node: Any, keys: dict[str, Any], service: bool) -> None:
+        settings = [setting for name in _ENV_KEYS for setting in _settings(keys.get(name))]
         image = _image(keys)
         version = image_version(image)
         words: list[Word] = []
         for name in _COMMAND_KEYS:
             words += _words(keys.get(name))
         found = starts(words, self.path, exported=settings) if words else []
-        ours = "vllm" in image and "command" not in keys and "entrypoint" not in keys
-        if not found and (ours or (version and words and words[0].text.startswith("-"))):
+        own_entry = "entrypoint" in keys or ("command" in keys and not service)
+        dashed = bool(words) and words[0].text.startswith(("-", *DASHES))
+        ours = _SERVER_IMAGE.search(image) is not None and (dashed or not own_entry) and not _is_shell(words)
+        kserve_words = kserve(keys, words)
+        chart = mapping(keys.get("vllmConfig"))
+        if kserve_words is not None:
+            words, ours = kserve_words, True
+        elif chart:
+            words, ours = [*chart_words(keys["vllmConfig"]), *_words(chart.get("extraArgs"))], True
+        elif not words and ours:
+            words = _words(keys.get("extraArgs"))
+        ours = ours or scalar(keys.get("modelCommand")) == "vllmServe"
+        if not found and ours:
             line = words[0].line if words else node.start_mark.line + 1
             complete = all(word.literal for word in words)
             found = [Invocation(self.path, line, words, settings, complete=complete)]
@@ -109,43 +139,21 @@ class _Walker:
         self.found += found
 
     def config_file(self, node: Any) -> None:
-        """A file for `vllm serve --config`: a flat mapping of option names."""
-        if node is None or node.id != "mapping":
-            return
-        from lifesign.remedies import catalog as catalogs
+        """A file for `vllm serve --config`: a mapping of option names."""
+        words = config_words(node) if node is not None and node.id == "mapping" else None
+        if words is not None:
+            self.found.append(Invocation(self.path, 1, words, []))
 
-        known = catalogs.load()
-        keys = _keys(node)
-        named = [name for name in keys if known.option_ranges("--" + name)]
-        if not named or len(named) * 2 < len(keys):
-            return
-        words: list[Word] = []
-        for key, value in node.value:
-            line = key.start_mark.line + 1
-            spelling = "--" + str(key.value)
-            if value.id != "scalar":
-                words.append(Word(spelling, line))
-                words.append(Word("", value.start_mark.line + 1, False))
-            elif str(value.value).lower() in ("true", "yes"):
-                words.append(Word(spelling, line))
-            elif str(value.value).lower() not in ("false", "no", "null", "~", ""):
-                words.append(Word(f"{spelling}={value.value}", line))
-        self.found.append(Invocation(self.path, 1, words, []))
+
+def _is_shell(words: list[Word]) -> bool:
+    return bool(words) and words[0].text.rpartition("/")[2] in ("sh", "bash", "ash", "dash", "zsh")
 
 
 def _image(keys: dict[str, Any]) -> str:
     """The container image of a mapping: `image:`, or `repository:` and `tag:` as Helm values have it."""
-    image, tag = _scalar(keys.get("image")), _scalar(keys.get("tag"))
-    repository = _scalar(keys.get("repository")) or image
-    return f"{repository}:{tag}" if tag and repository else image
-
-
-def _scalar(node: Any) -> str:
-    return str(node.value) if node is not None and node.id == "scalar" else ""
-
-
-def _keys(node: Any) -> dict[str, Any]:
-    return {str(key.value): value for key, value in node.value if key.id == "scalar"}
+    inner = mapping(keys.get("image")) or keys
+    tag, repository = scalar(inner.get("tag")), scalar(inner.get("repository")) or scalar(keys.get("image"))
+    return f"{repository}:{tag}" if tag and repository else repository
 
 
 def _settings(node: Any) -> list[Setting]:
@@ -163,7 +171,7 @@ def _settings(node: Any) -> list[Setting]:
             if equals:
                 found.append(_setting(name.strip(), text, item.start_mark.line + 1))
         elif item.id == "mapping":
-            keys = _keys(item)
+            keys = mapping(item)
             label, given = keys.get("name"), keys.get("value")
             if label is not None and label.id == "scalar":
                 text = str(given.value) if given is not None and given.id == "scalar" else ""
@@ -188,10 +196,10 @@ def _words(node: Any) -> list[Word]:
         return [word for command in shell.split(text, line) for word in command.words]
     if node.id != "sequence":
         return []
-    found: list[Word] = []
-    for item in node.value[:5000]:
-        if item.id == "scalar":
-            line = item.start_mark.line + 1 + (item.style in ("|", ">"))
-            text = str(item.value)
-            found.append(Word(text, line, _TEMPLATE.search(text) is None))
-    return found
+    return [_word(item) for item in node.value[:5000] if item.id == "scalar"]
+
+
+def _word(node: Any) -> Word:
+    """A scalar as one word, at the line where its text begins."""
+    text = str(node.value)
+    return Word(text, node.start_mark.line + 1 + (node.style in ("|", ">")), _TEMPLATE.search(text) is None)

@@ -1,4 +1,5 @@
-"""Starts of vLLM in Python: `LLM(...)` and engine-args classes with their keyword arguments, and `os.environ` settings.
+"""Starts of vLLM in Python: `LLM(...)` and engine-args classes with their keyword arguments, commands that it runs
+(`subprocess`, `os.system`), and `os.environ` settings.
 
 Parsed as a syntax tree; nothing is imported or run.
 """
@@ -8,7 +9,8 @@ from __future__ import annotations
 import ast
 
 from lifesign.errors import SourceError
-from lifesign.remedies.lint.model import Invocation, Setting
+from lifesign.remedies.lint.commands import script, starts
+from lifesign.remedies.lint.model import Invocation, Setting, Word
 
 _CLASSES = ("LLM", "AsyncLLM", "EngineArgs", "AsyncEngineArgs", "AsyncLLMEngine", "LLMEngine")
 
@@ -22,10 +24,14 @@ def read(text: str, path: str) -> list[Invocation]:
         raise SourceError(path, "isn't valid Python: correct it and run lint again", line) from None
     settings: list[Setting] = []
     calls: list[Invocation] = []
+    commands: list[Invocation] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
             settings += [found for target in node.targets if (found := _environ(target, node.value)) is not None]
+        elif isinstance(node, ast.List):
+            commands += starts([_word(item) for item in node.elts[:2000]], path) if node.elts else []
         elif isinstance(node, ast.Call):
+            commands += _shell_call(node, path)
             found = _call(node)
             if found is not None:
                 settings.append(found)
@@ -40,10 +46,28 @@ def read(text: str, path: str) -> list[Invocation]:
                 ]
                 calls.append(Invocation(path, node.lineno, arguments=arguments))
     settings.sort(key=lambda setting: setting.line)
+    calls += commands
     if not calls:
         return [Invocation(path, settings[0].line, settings=settings, complete=False)] if settings else []
     calls[0].settings = settings
     return calls
+
+
+def _word(node: ast.expr) -> Word:
+    """A member of a command's list; what isn't a text stays open."""
+    literal = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return Word(_text(node) if literal else "$", node.lineno, literal)
+
+
+def _shell_call(node: ast.Call, path: str) -> list[Invocation]:
+    """`os.system("vllm serve ...")`, and `subprocess` given its command as one text."""
+    name = ast.unparse(node.func) if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    if not (name in ("os.system", "os.popen", "Popen", "run") or name.startswith("subprocess.")) or not node.args:
+        return []
+    text = node.args[0]
+    if not isinstance(text, ast.Constant) or not isinstance(text.value, str):
+        return []
+    return [found for found in script(text.value, path, text.lineno) if found.words]
 
 
 def _text(node: ast.expr) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lifesign.errors import SourceError
-from lifesign.remedies.lint import manifests, python_files, shell
+from lifesign.remedies.lint import dialects, manifests, python_files, shell
 from lifesign.remedies.lint.commands import (
     assignment,
     command_line,
@@ -24,7 +24,7 @@ from lifesign.remedies.lint.commands import (
 )
 from lifesign.remedies.lint.model import Invocation, Setting, Word
 
-__all__ = ["command_line", "dockerfile", "env_file", "load", "read_path", "script", "systemd"]
+__all__ = ["command_line", "dockerfile", "env_file", "load", "read_path", "script"]
 MAX_BYTES = 2 << 20
 _ENV_LINE = re.compile(r"\s{0,20}(?:export\s+)?([A-Za-z_][A-Za-z0-9_]{0,100})\s{0,10}=\s{0,10}(.*)")
 
@@ -41,8 +41,16 @@ def read_path(path: str) -> list[Invocation]:
         return python_files.read(text, path)
     if name == ".env" or name.endswith(".env") or name.startswith(".env."):
         return env_file(text, path)
-    if name.endswith((".service", ".conf")) and "[Service]" in text:
-        return systemd(text, path)
+    if name.endswith((".service", ".conf", ".container")) and re.search(
+        r"^\[(Service|Container)\]", text, re.MULTILINE
+    ):
+        return dialects.systemd(text, path)
+    if name.endswith((".conf", ".ini")) and re.search(r"^\[program:", text, re.MULTILINE):
+        return dialects.supervisord(text, path)
+    if name.endswith((".md", ".markdown")):
+        return script(dialects.markdown(text), path)
+    if name.endswith((".ps1", ".bat", ".cmd")):
+        return script((dialects.powershell if name.endswith(".ps1") else dialects.batch)(text), path)
     if re.search(r"^FROM\s+\S", text, re.MULTILINE) and re.search(r"^(CMD|ENTRYPOINT|RUN|ENV)\s", text, re.MULTILINE):
         return dockerfile(text, path)
     return script(text, path)
@@ -78,11 +86,16 @@ def env_file(text: str, path: str) -> list[Invocation]:
             continue
         match = _ENV_LINE.match(line[:4000])
         if match:
-            value = match.group(2).strip()
-            if value[:1] in "'\"" and value[-1:] == value[:1] and len(value) > 1:
-                value = value[1:-1]
+            value = _unquoted(match.group(2).strip())
             settings.append(Setting(match.group(1), value, number, "$" not in value))
     return [Invocation(path, 1, [], settings, complete=False)] if settings else []
+
+
+def _unquoted(value: str) -> str:
+    """A value of a `.env` file without its quotes, or without the comment behind it."""
+    if value[:1] in ("'", '"') and value.find(value[0], 1) > 0:
+        return value[1 : value.find(value[0], 1)]
+    return re.split(r"\s#", " " + value, maxsplit=1)[0].strip()
 
 
 @dataclass(slots=True)
@@ -184,25 +197,3 @@ def _env_instruction(body: str, line: int) -> list[Setting]:
     if not settings and len(words) >= 2:
         settings = [Setting(words[0].text, " ".join(word.text for word in words[1:]), line)]
     return settings
-
-
-def systemd(text: str, path: str) -> list[Invocation]:
-    """A systemd unit: Environment= and ExecStart=."""
-    settings: list[Setting] = []
-    found: list[Invocation] = []
-    lines = text.splitlines()
-    for number, line in enumerate(lines, 1):
-        name, equals, body = line.strip().partition("=")
-        if not equals:
-            continue
-        following = number
-        while body.endswith("\\") and following < len(lines):
-            body += "\n" + lines[following]
-            following += 1
-        if name == "Environment":
-            settings += [s for part in shell.split(body, number) for word in part.words if (s := assignment(word))]
-        elif name == "ExecStart":
-            found += script(body.lstrip("-@:+!"), path, number)
-    for invocation in found:
-        invocation.settings = settings + invocation.settings
-    return found or ([Invocation(path, settings[0].line, [], settings, complete=False)] if settings else [])

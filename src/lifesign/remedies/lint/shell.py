@@ -27,6 +27,8 @@ class Command:
     """The name when these are the members of `NAME=( ... )`."""
     appends: bool = False
     """Whether it was `NAME+=( ... )`."""
+    document: Word | None = None
+    """The here-document that it reads."""
 
     @property
     def line(self) -> int:
@@ -45,7 +47,7 @@ class _Lexer:
     open: bool = False
     commands: list[Command] = field(default_factory=list)
     current: Command = field(default_factory=Command)
-    documents: list[str] = field(default_factory=list)
+    documents: list[tuple[str, bool]] = field(default_factory=list)
     joins: Sequence[int] = ()
     length: int = 0
     breaks: list[int] = field(default_factory=list)
@@ -154,20 +156,26 @@ def _heredoc(lexer: _Lexer) -> None:
     """Remember the end word of a here-document; its lines are skipped when the command's own line ends."""
     match = _HEREDOC.match(lexer.text, lexer.at)
     if match is not None:
-        lexer.documents.append(match.group(2))
+        lexer.documents.append((match.group(2), bool(match.group(1))))
     lexer.at = match.end() if match is not None else lexer.at + 2
 
 
 def _skip_documents(lexer: _Lexer) -> None:
-    for word in lexer.documents:
+    """Step over the here-documents of the line that ended; its last command keeps what it reads."""
+    for word, quoted in lexer.documents:
+        first, begin, stop = lexer.line, lexer.at, lexer.at
         while lexer.at < len(lexer.text):
             end = lexer.text.find("\n", lexer.at)
             end = len(lexer.text) if end < 0 else end
             line = lexer.text[lexer.at : end].strip()
+            stop = lexer.at
             lexer.at = end + 1
             lexer.line += 1
             if line == word:
                 break
+            stop = lexer.at
+        if lexer.commands:
+            lexer.commands[-1].document = Word(lexer.text[begin:stop], first, quoted)
     lexer.documents = []
 
 

@@ -99,7 +99,7 @@ class Together:
             for item in self.all:
                 if any(key != "cudagraph_mode" or eager for key in self._capture_keys(item)):
                     yield self._problem("warning", "contradiction", item, message, source)
-        if versions.within(self.release, "0.19.1", "0.32.0"):
+        if versions.at_least(self.release, "0.19.1"):
             yield from self._both_places()
 
     def _mode_none(self) -> bool:
@@ -127,7 +127,7 @@ class Together:
         return [key for key in CAPTURE_KEYS if key in keys and keys[key] not in ("NONE", "none", None, False, "false")]
 
     def _both_places(self) -> Iterator[Problem]:
-        """A size given as an option and as a key: vLLM raises (its sources, 0.19.1 to 0.32.0)."""
+        """A size given as an option and as a key: vLLM raises."""
         for name in ("--cudagraph-capture-sizes", "--max-cudagraph-capture-size"):
             key = name[2:].replace("-", "_")
             if name in self.used and any(self._compilation(item).get(key) is not None for item in self.all):
@@ -135,8 +135,9 @@ class Together:
                     f"`{key}` is in --compilation-config as well: vLLM refuses to have both",
                     f"--compilation-config 里也写了 `{key}`：vLLM 不允许两处都给",
                 )
-                source = "vLLM source: EngineArgs, mutually exclusive"
-                yield self._problem("error", "contradiction", self.used[name], message, source)
+                source = "EngineArgs of 0.19.1, 0.27.1, 0.30.0 and 0.32.0: mutually exclusive"
+                severity: Severity = "error" if versions.within(self.release, None, "0.32.0") else "warning"
+                yield self._problem(severity, "contradiction", self.used[name], message, source)
 
     def _sizes(self) -> Iterator[Problem]:
         tokens, sequences = self._number("--max-num-batched-tokens"), self._number("--max-num-seqs")

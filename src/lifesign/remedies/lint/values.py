@@ -153,14 +153,22 @@ class Values:
 
     def _choice(self, where: Word, name: str, group: str, key: str, value: object) -> Iterator[Problem]:
         choices = overlay.KEY_CHOICES.get((group, key))
-        if choices is None or not isinstance(value, str) or not versions.within(self.release, *choices.releases):
+        if choices is None or not isinstance(value, str) or not versions.at_least(self.release, choices.releases[0]):
             return
         if value.upper() in choices.names or value in choices.others:
             return
         listed = ", ".join(choices.names)
         close = difflib.get_close_matches(value.upper(), choices.names, n=1, cutoff=0.6)
         message = T(f"`{key}` takes {listed}, not `{value[:60]}`", f"`{key}` 可取 {listed}，而不是 `{value[:60]}`")
-        yield self.problem("error", "wrong-type", where, name, message, *close, source=choices.source)
+        last = choices.releases[1]
+        severity: Severity = "error"
+        if not versions.within(self.release, None, last):
+            severity = "warning"
+            message = T(
+                f"{message.en} (in {last}, the last release that was read)",
+                f"{message.zh}（以核对过的最后一版 {last} 为准）",
+            )
+        yield self.problem(severity, "wrong-type", where, name, message, *close, source=choices.source)
 
     def _unknown_key(self, where: Word, name: str, knob: Knob, group: str, path: str, known: dict[str, str]) -> Problem:
         key = path.rpartition(".")[2]

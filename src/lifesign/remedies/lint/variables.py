@@ -162,14 +162,17 @@ def _known(invocation: Invocation, setting: Setting, knob: Knob, catalog: Catalo
         return
     value = setting.value.strip()
     unit = overlay.UNITS.get(setting.name, "")
+    by_default = list(_by_default(value, knob, unit))
     failed = False
-    for fault in env_values.faults(setting.name, value, release, unit):
-        failed = failed or fault.fails
-        right = f"{setting.name}={fault.right}" if fault.right else ""
-        severity: Severity = "error" if fault.fails else "warning"
-        yield _problem(invocation, severity, "wrong-type", setting, fault.message, env_values.SOURCE, right)
-    if not env_values.known(setting.name, release):
-        for message in _by_default(value, knob, unit):
+    if env_values.known(setting.name, release):
+        sure = env_values.is_read(release) or bool(by_default)
+        for fault in env_values.faults(setting.name, value, release, unit):
+            failed = failed or fault.fails
+            right = f"{setting.name}={fault.right}" if fault.right else ""
+            severity: Severity = "error" if fault.fails and sure else "warning"
+            yield _problem(invocation, severity, "wrong-type", setting, fault.message, env_values.SOURCE, right)
+    else:
+        for message in by_default:
             source = "envs.py: the type of the default"
             yield _problem(invocation, "error", "wrong-type", setting, message, source)
     flipped = overlay.FLIPPED.get(setting.name)
