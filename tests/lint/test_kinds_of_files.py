@@ -65,6 +65,27 @@ def test_markdown(tmp_path: Path) -> None:
     assert words(second) == [("--b", 10)]
 
 
+@pytest.mark.parametrize(
+    ("line", "starts"),
+    [
+        ("$ vllm serve m", 1),
+        ("user@host:~$ vllm serve m", 1),
+        ("(venv) root@x:/srv# vllm serve m", 1),
+        ("# then vllm serve is up with more", 0),
+        ("X=$ vllm", 0),
+        ("vllm serve m", 1),
+    ],
+)
+def test_prompts_in_markdown(tmp_path: Path, line: str, starts: int) -> None:
+    found = read(tmp_path, "a.md", f"```console\n{line}\n```\n")
+    assert [words(item) for item in found] == [[("m", 2)]] * starts
+
+
+def test_placeholders_are_no_stray_words(tmp_path: Path) -> None:
+    found = read(tmp_path, "a.md", "```\nvllm serve MODEL ...\nvllm serve $MODEL x\n```\n")
+    assert check(found, "0.32.0").problems == []
+
+
 def test_windows_and_fish(tmp_path: Path) -> None:
     power = '$env:VLLM_A = "true"\ndocker run `\n  -e VLLM_B=2 `\n  vllm/vllm-openai:v0.9.2 `\n  --a 1\nvllm serve m\n'
     container, local = read(tmp_path, "run.ps1", power)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,17 @@ def test_nesting_ends() -> None:
     for _ in range(10):
         text = "bash -c " + _quoted(text)
     assert readers.script(text, "x") == []
+
+
+@pytest.mark.parametrize("word", ["eval ", "ssh ", "bash -c ", "tmux 'vllm x' ", "sh -c 'vllm x' ", "docker run "])
+def test_wrappers_without_end_take_linear_time(word: str) -> None:
+    began = time.process_time()
+    assert readers.script(word * 3000 + "vllm-x", "x") == []
+    nested = "vllm x"
+    for _ in range(6):
+        nested = f"{word * 30} {_quoted(nested)}"
+    assert readers.script(nested, "x") == []
+    assert time.process_time() - began < 20, "not linear"
 
 
 def _quoted(text: str) -> str:

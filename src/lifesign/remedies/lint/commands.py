@@ -296,9 +296,10 @@ def _wrapped(
             texts = [_joined(remote)] if remote else []
         elif name in _TEXT_RUNNERS:
             texts = [_option_text(item) for item in rest if "vllm" in item.text and len(item.text.split()) > 1]
-        found = [start for text in texts for start in _in_text(text, path, variables, settings, depth + 1)]
-        if found:
-            return found
+        if texts:
+            # What a wrapper runs is all that follows it: looking for another one would read the same text again.
+            likely = [text for text in texts if "vllm" in text.text or "$" in text.text]
+            return [start for text in likely for start in _in_text(text, path, variables, settings, depth + 1)]
     return []
 
 

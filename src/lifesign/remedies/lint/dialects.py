@@ -12,10 +12,13 @@ from lifesign.remedies.lint.model import Invocation, Setting
 
 _FENCE = re.compile(r"\s{0,12}(`{3,}|~{3,})\s*\{?\.?(\w*)")
 _SHELL_FENCES = frozenset({"", "bash", "sh", "shell", "console", "zsh", "text", "terminal", "shellsession", "fish"})
-_PROMPT = re.compile(r"(\s*)(?:\$|#|>|❯)\s+(?=\S)")
+_PROMPT = re.compile(
+    r"\s{0,20}(?:\([\w.-]{1,40}\)\s{0,4})?(?:[\w.@:~/-]{0,80}[$❯]|[\w.-]{1,40}@[\w.:~/-]{1,80}#)\s+(?=\S)"
+)
+"""`$ `, `(venv) user@host:~$ `, `root@host:/# `; a lone `#` begins a comment."""
 _PS_SETTING = re.compile(r"(\s*)\$env:(\w+)\s*=\s*(.*)", re.IGNORECASE)
 _BATCH_SETTING = re.compile(r"(\s*)set\s+\"?(\w+)=([^\"]*)\"?\s*$", re.IGNORECASE)
-_SUPERVISED = re.compile(r"(\w+)\s*=\s*(\"[^\"]*\"|'[^']*'|[^,]*),?")
+_SUPERVISED = re.compile(r"(\w{1,100})\s{0,9}=\s{0,9}(\"[^\"]*\"|'[^']*'|[^,]*),?")
 
 
 def powershell(text: str) -> str:
@@ -55,7 +58,8 @@ def markdown(text: str) -> str:
             fence = ""
             lines.append("")
         else:
-            lines.append(_PROMPT.sub(r"\1", line, count=1) if fence and keep else "")
+            prompt = _PROMPT.match(line)
+            lines.append(line[prompt.end() if prompt else 0 :] if fence and keep else "")
     return "\n".join(lines) + "\n"
 
 

@@ -105,7 +105,7 @@ class Options:
 
     def _stray(self, word: Word) -> Iterator[Problem]:
         """The first word of this kind is the model; the parser refuses a second one."""
-        if not word.literal or word.text == "--":
+        if not word.literal or word.text in ("--", "...", "…", "[...]"):
             self._doubt = True  # it may stand for nothing, for several words, or for an option that wants the next one
             return
         if self._doubt or (word is self.invocation.words[0] and word.text == "serve" and not self.invocation.by_serve):
