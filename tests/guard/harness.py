@@ -51,14 +51,17 @@ class GuardRun:
         engine_args: tuple[str, ...] = (),
         env: dict[str, str] | None = None,
         http: str = "off",
+        patch: str = "",
     ) -> None:
+        """`patch` is Python that the guard's process runs first: the way to break one part of it."""
         self.state = folder / "state"
         self.out_path, self.err_path = folder / "stdout", folder / "stderr"
         command = engine if engine is not None else [sys.executable, ENGINE, *engine_args]
         environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(OWN_TMP), **(env or {})}
+        lifesign = [sys.executable, "-c", f"{patch}\nfrom lifesign.cli.main import main\nmain()"] if patch else LIFESIGN
         with self.out_path.open("ab") as out, self.err_path.open("ab") as err:
             self.process = subprocess.Popen(
-                [*LIFESIGN, "guard", "--state-dir", str(self.state), "--http", http, *options, "--", *command],
+                [*lifesign, "guard", "--state-dir", str(self.state), "--http", http, *options, "--", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,

@@ -87,7 +87,7 @@ def guard(
     """
     from lifesign.cli.reap import default_state_dirs
     from lifesign.guard.context import Context
-    from lifesign.guard.settings import Settings, parse_http
+    from lifesign.guard.settings import Settings, parse_engine_url, parse_http
     from lifesign.guard.supervisor import Guard
     from lifesign.guard.watcher import EngineWatcher
     from lifesign.text import default_lang
@@ -102,7 +102,7 @@ def guard(
         max_restarts=max_restarts,
         grace_s=grace,
         http=parse_http(http),
-        engine_url=engine_url.rstrip("/") if engine_url else None,
+        engine_url=parse_engine_url(engine_url) if engine_url else None,
         apply_remedies=apply_remedies,
         own_timeouts=own_timeouts,
         private_tmp=private_tmp,

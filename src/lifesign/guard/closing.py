@@ -27,6 +27,7 @@ from lifesign.guard.evidence.versions import versions
 from lifesign.guard.outcome import Outcome
 from lifesign.guard.restart import Change, Decision, Died
 from lifesign.guard.ruling import End, Facts, Ruling, rule
+from lifesign.text import T
 
 MAX_EVENTS_BYTES = 8 << 20
 MAX_SCAN_BYTES = 32 << 20
@@ -116,6 +117,38 @@ def close_incident(
     if archive is None:  # the archive's absence must be readable in the folder
         bundle.put_incident({**head, **_end(context, outcome, ruling, decision, flying), "complete": True})
     return Closed(bundle.id, str(archive or bundle.folder), ruling, decision, report, bundle.left_out)
+
+
+def keep_suspicion(context: Context, outcome: Outcome, command: list[str], environment: dict[str, str]) -> str:
+    """A small bundle about an engine that was stopped while it was suspected of a hang; gives its path.
+
+    Whoever restarts an engine that hangs stops it. That is no death and needs no decision, and nobody could call it a
+    hang any more: but the pictures of that moment are the only ones there are. The log is not diagnosed, since it ends
+    as every stopped engine's does.
+    """
+    settings, lang = context.settings, context.settings.lang
+    bundle = Bundle(context.state, incident_id(context.now(), outcome.life.number))
+    head = _head(context, outcome, command, facts_of(outcome))
+    incident = {
+        **head,
+        "exit": {**head["exit"], "guard_code": outcome.exit_code},
+        "cause": {
+            "cause": "timeout-hang", "subtype": "", "phase": "serving" if outcome.became_ready else "startup-load",
+            "certainty": "possible", "title": _SUSPECTED[0].pick(lang), "why": _SUSPECTED[1].pick(lang),
+            "source": "guard",
+        },
+        "decision": {
+            "action": "stop", "delay_s": 0.0, "rule": "asked", "why": _ASKED.pick(lang),
+            "apply": None, "undo": None, "poison": [],
+        },
+    }  # fmt: skip
+    bundle.put_incident({**incident, "complete": False})
+    _put_evidence(context, bundle, outcome, command, environment)
+    folder = context.state.log_folder(outcome.life.id)
+    bundle.put_log(folder, settings.bundle_log_bytes, keep_prompts=settings.keep_prompts, tail=_memory_tail(outcome))
+    bundle.put("report.txt", f"{_SUSPECTED[0].pick(lang)}\n{_SUSPECTED[1].pick(lang)}\n")
+    bundle.put_incident({**incident, "complete": True})
+    return str(bundle.finish() or bundle.folder)
 
 
 def facts_of(outcome: Outcome, orphaned: bool = False) -> Facts:
@@ -264,3 +297,16 @@ def drop_captures(root: Path, life_id: str) -> None:
     shutil.rmtree(root / "captures" / life_id, ignore_errors=True)
     with suppress(OSError):
         (root / "events" / f"{life_id}.jsonl").unlink()
+
+
+_SUSPECTED = (
+    T(
+        "The engine was suspected of a hang when guard was asked to stop",
+        "guard 收到停止请求时，引擎正被怀疑卡死",
+    ),
+    T(
+        "Nobody can tell any more whether it would have gone on. The stacks taken at the suspicion are in captures/.",
+        "它还会不会恢复，已无从知道。起疑时抓取的调用栈在 captures/ 里。",
+    ),
+)
+_ASKED = T("guard was asked to stop", "guard 收到了停止请求")

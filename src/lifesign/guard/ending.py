@@ -8,6 +8,7 @@ hang     the detector called it: picture, SIGABRT where no stack could be had ot
 
 from __future__ import annotations
 
+import os
 import signal
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from lifesign.guard import procs
 from lifesign.guard.blackbox import CAPTURE_S, Capture
 from lifesign.guard.evidence.stacks import abort_for_stack
 from lifesign.guard.stopping import Stopper
+from lifesign.text import T
 
 if TYPE_CHECKING:
     from lifesign.guard.session import Session
@@ -56,7 +58,7 @@ class Ending:
         if session.life.running() or session.life.members[session.life.top].ended_s is None:
             return False
         if self._capture is not None and not self._capture.done.is_set():
-            return now_s - self._capture.started_s > CAPTURE_S + 1.5
+            return now_s - self._capture.started_s > CAPTURE_S + 1.5 or not _may_wait(session, now_s)
         # One more scan: a process that was forked in the last moment.
         for member in session.life.scan():
             session.life.exits.add(member.id)
@@ -71,18 +73,28 @@ class Ending:
             return
         if self.reason == "hang" and not self._abort(session, now_s):
             return
-        patience_s = 0.0 if self.reason == "hang" or session.context.stop_requests > 1 else SURVIVORS_S
-        if now_s - self.started_s >= patience_s:
+        patience_s = 0.0 if self.reason == "hang" else SURVIVORS_S
+        if now_s - self.started_s >= patience_s or not _may_wait(session, now_s):
             self._kill(session, now_s)
+
+    def own_what_was_passed_on(self, session: Session, passed_on: set[int]) -> None:
+        """A server that ended by a signal which guard passed on was not ended by a stranger, nor what followed it."""
+        members = session.life.members
+        top = members[session.life.top]
+        if top.status is None or not os.WIFSIGNALED(top.status) or os.WTERMSIG(top.status) not in passed_on:
+            return
+        session.context.voice.say(_PASSED_ON, signal=procs.signal_name(os.WTERMSIG(top.status)))
+        since_s = top.ended_s or 0.0
+        self.ours |= {one.id for one in members.values() if one.ended_s is not None and one.ended_s >= since_s}
 
     def _stop(self, session: Session, now_s: float) -> None:
         context = session.context
         if self._stopper is None:
             assert context.stop_signal is not None
             assert context.stop_asked_s is not None
-            self._stopper = Stopper(
-                context.stop_asked_s, context.settings.grace_s, session.start_s is not None, context.stop_signal
-            )
+            # A server that drains on SIGTERM is cut off by SIGHUP: that one was meant for guard's terminal.
+            number = signal.SIGTERM if context.stop_signal == signal.SIGHUP else context.stop_signal
+            self._stopper = Stopper(context.stop_asked_s, context.settings.grace_s, session.start_s is not None, number)
             if context.stop_requests > 1:
                 self._stopper.hurry()
         running = session.life.running()
@@ -117,7 +129,11 @@ class Ending:
             else:
                 self._captured = True
                 return True
-        self._captured = self._capture.done.is_set() or now_s - self._capture.started_s > CAPTURE_S + 1.5
+        self._captured = (
+            self._capture.done.is_set()
+            or now_s - self._capture.started_s > CAPTURE_S + 1.5
+            or not _may_wait(session, now_s)
+        )
         return self._captured
 
     def _abort(self, session: Session, now_s: float) -> bool:
@@ -145,3 +161,17 @@ class Ending:
         with suppress(OSError):
             if procs.signal_exactly(proc, number):
                 session.context.note(f"sent {procs.signal_name(number)} to pid {proc.pid}")
+
+
+def _may_wait(session: Session, now_s: float) -> bool:
+    """Whether a death may take its time: not once half of the grace period of a request to stop is over."""
+    context = session.context
+    if context.stop_asked_s is None:
+        return True
+    return context.stop_requests < 2 and now_s - context.stop_asked_s < context.settings.grace_s / 2
+
+
+_PASSED_ON = T(
+    "{signal}, which guard was sent and passed on, ended the engine",
+    "guard 收到并转发的 {signal} 结束了引擎",
+)

@@ -7,8 +7,9 @@ import signal
 from contextlib import suppress
 from types import FrameType
 
-STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
-PASSED_ON = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
+"""SIGHUP: the terminal is gone, and with it whoever would look after an engine that was started again."""
+PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 OTHERS = (signal.SIGCHLD, signal.SIGWINCH)
 
 

@@ -23,6 +23,8 @@ from lifesign.guard.procs import ProcId
 FULL_SCAN_S = 30.0
 TITLE_AGE_S = 120.0
 MAX_MEMBERS = 4096
+KEPT_ENDED = 256
+"""Ended helpers (compilers, shells) that are remembered; processes of the engine always are."""
 ENGINE_ROLES = ("core", "worker", "coordinator")
 
 
@@ -86,6 +88,7 @@ class Life:
             self._full_at_s = now_s + FULL_SCAN_S
         fresh = [pid for pid in pids if pid not in self._known]
         self._known = set(pids)
+        self._forget_helpers()
         joined: list[Member] = []
         while len(self.members) < MAX_MEMBERS:
             found = [member for pid in fresh if (member := self._consider(pid)) is not None]
@@ -94,6 +97,13 @@ class Life:
                 break
         self._read_titles(now_s)
         return joined
+
+    def _forget_helpers(self) -> None:
+        """Let the oldest ended helpers go: they would fill the list in which a living child must find its place."""
+        ended = [one for one in self.members.values() if one.ended_s is not None and one.role == "other"]
+        for member in sorted(ended, key=lambda one: one.ended_s or 0.0)[: max(0, len(ended) - KEPT_ENDED)]:
+            if member.id != self.top:
+                del self.members[member.id]
 
     def _consider(self, pid: int) -> Member | None:
         stat = procs.read_stat(pid)
@@ -217,12 +227,13 @@ def orphans_of(life_id: str, record: dict[str, Any]) -> list[tuple[ProcId, str, 
     found: dict[ProcId, tuple[str, str]] = {}
     same_boot = record.get("boot_id") == procs.boot_id()
     if same_boot:
-        for entry in record.get("members", []):
+        members = record.get("members")
+        for entry in members if isinstance(members, list) else []:
             with suppress(KeyError, TypeError, ValueError):
                 proc = ProcId(int(entry["pid"]), int(entry["start_ticks"]))
                 if procs.is_alive(proc):
                     found[proc] = (str(entry["role"]), str(entry["name"]))
-    top = ProcId(*(int(part) for part in record.get("top") or (0, 0)))
+    top = top_of(record)
     leader = procs.identify(top.pid)
     session = top.pid if same_boot and top.pid and leader in (None, top) else 0
     for pid in procs.all_pids():
@@ -236,6 +247,14 @@ def orphans_of(life_id: str, record: dict[str, Any]) -> list[tuple[ProcId, str, 
         if in_session or procs.marker_of(pid) == life_id:
             found[stat.id] = (role, name)
     return [(proc, role, name) for proc, (role, name) in found.items()]
+
+
+def top_of(record: dict[str, Any]) -> ProcId:
+    """The top process of a recorded life; pid 0 where the record doesn't say."""
+    with suppress(KeyError, TypeError, ValueError):
+        pid, start_ticks = record["top"]
+        return ProcId(int(pid), int(start_ticks))
+    return ProcId(0, 0)
 
 
 def remove_files(paths: set[str], allowed: tuple[str, ...]) -> list[str]:

@@ -53,7 +53,10 @@ class Watcher(Protocol):
 
 @dataclass
 class Outcome:
-    """How a life went. Times: `started` and `ended` in seconds since the epoch, spans in seconds."""
+    """How a life went. Times: `started` and `ended` in seconds since the epoch, spans in seconds.
+
+    suspected: the detector suspected a hang at the moment when guard was asked to stop, and a picture of it was taken.
+    """
 
     kind: Literal["died", "stopped", "finished"]
     life: Life
@@ -70,6 +73,7 @@ class Outcome:
     kernel: KernelReport
     keeper: dict[str, object]
     ours: set[procs.ProcId] = field(default_factory=set)
+    suspected: bool = False
 
     @property
     def became_ready(self) -> bool:

@@ -11,20 +11,23 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lifesign.guard import procs
-from lifesign.guard.blackbox import CAPTURE_S, capture_in_background
+from lifesign.guard.blackbox import CAPTURE_S, Capture, capture_in_background
 from lifesign.guard.bundle import unfinished
 from lifesign.guard.clearance import remove_shm
-from lifesign.guard.closing import Closed, close_incident
+from lifesign.guard.closing import Closed, close_incident, drop_captures
 from lifesign.guard.context import Context
 from lifesign.guard.evidence.kernel import KernelReport
-from lifesign.guard.life import Life, mapped_shm, orphans_of
+from lifesign.guard.life import Life, mapped_shm, orphans_of, top_of
 from lifesign.guard.outcome import Outcome
 from lifesign.guard.restart import Decision, Died, RestartPolicy
+from lifesign.guard.ruling import Ruling
 from lifesign.guard.statedir import read_json, write_json
 from lifesign.text import T
 
@@ -32,8 +35,20 @@ TERM_S = 3.0
 KILL_S = 10.0
 
 
-def recover(context: Context, policy: RestartPolicy) -> Closed | None:
-    """Deal with what the guard before this one left; gives its incident, or None when there was nothing."""
+@dataclass
+class Recovered:
+    """The death of the last life. `told`: the guard before this one has announced it already."""
+
+    closed: Closed
+    told: bool = False
+
+
+def recover(context: Context, policy: RestartPolicy, decide: Callable[[str, Died], Decision]) -> Recovered | None:
+    """Deal with what the guard before this one left; gives the death of its life, or None when there was none.
+
+    Runs beside the loop that hears signals: every wait here is cut short by a request to stop. `decide` gets the life's
+    id and its death. The record in life.json stays open; the caller calls `mark_ended`.
+    """
     record = read_json(context.state.life_path)
     left = unfinished(context.state)
     if record is None or record.get("ended"):
@@ -48,67 +63,126 @@ def recover(context: Context, policy: RestartPolicy) -> Closed | None:
         context.voice.say(_REBOOTED)
     else:
         context.voice.say(_NOTHING_RUNS)
-    for proc, role, name in orphans:
-        member = life.members.get(proc) or life.join(proc, 0, role, name)
-        member.ended_s = None
-        life.shm |= mapped_shm(proc.pid)
-    captures = []
-    if orphans:
-        folder = context.state.root / "captures" / life.id / "recovery"
-        url = context.settings.engine_url
-        captures.append(
-            capture_in_background(
-                context.helpers, life, folder, "found without a guard",
-                engine_url=url, clock=context.clock,
-            )
-        )  # fmt: skip
-        captures[0].done.wait(CAPTURE_S + 1.5)
-        end_orphans(context, life)
-    _wait_for_old_keeper(context, life.id)
+    settled = "stopped" if record.get("stopping") else record.get("settled")
+    captures = _end_what_runs(context, life, orphans, picture=not settled)
     removed = remove_shm(life.shm)
     tmp = record.get("tmp")
     if isinstance(tmp, str) and Path(tmp).name == f"lifesign-{life.id}":
         shutil.rmtree(tmp, ignore_errors=True)
         removed.append(tmp)
     context.note(f"recovery: {len(orphans)} processes ended, {len(removed)} left-overs removed")
+    mine = _bundle_of(context, life.id)
+    for folder in left:
+        if folder != mine or settled in ("stopped", "finished"):
+            _mark_abandoned(folder)
+    if settled in ("stopped", "finished"):
+        if mine is None:
+            drop_captures(context.state.root, life.id)
+        return None
+    if mine is not None and mine not in left:
+        return Recovered(_closed_in(mine), told=bool(settled))
+    if settled:  # announced, and its bundle is elsewhere (a full disk) or pruned
+        return None
     outcome = Outcome(
-        "died", life, float(record.get("started", 0.0)), context.now(), record.get("start_s"), 0.0, None,
+        "died", life, _number(record.get("started")) or 0.0, context.now(), _number(record.get("start_s")), 0.0, None,
         "guard killed", None, captures, {}, {}, KernelReport(note="guard was not there to read it"), {},
         {proc for proc, _, _ in orphans},
     )  # fmt: skip
-    match = next((folder.name for folder in left if _life_id(folder) == life.id), None)
+    words = record.get("command")
     closed = close_incident(
         context,
         outcome,
-        command=[str(word) for word in record.get("command", [])] or list(context.settings.command),
+        command=[str(word) for word in words] if isinstance(words, list) and words else list(context.settings.command),
         environment=dict(os.environ),
-        decide=lambda death: _decide(policy, death, context.now()),
-        incident=match,
-        orphaned=bool(orphans) or match is None,
+        decide=lambda death: decide(life.id, death),
+        incident=mine.name if mine is not None else None,
+        orphaned=bool(orphans) or (mine is None and policy.decided(life.id) is None),
     )
-    for folder in left:
-        if folder.name != match:
-            _mark_abandoned(folder)
+    return Recovered(closed)
+
+
+def abandon(context: Context) -> None:
+    """After an error in `recover`: what it could not complete says so, and the next start is not to fail on it again."""
+    for folder in unfinished(context.state):
+        _mark_abandoned(folder)
     mark_ended(context)
-    return closed
 
 
-def _decide(policy: RestartPolicy, death: Died, now: float) -> Decision:
-    decision = policy.handle(death, now)
-    assert decision is not None
-    return decision
+def _end_what_runs(
+    context: Context, life: Life, orphans: list[tuple[procs.ProcId, str, str]], *, picture: bool
+) -> list[Capture]:
+    """End the processes that were found, after a picture of them."""
+    for proc, role, name in orphans:
+        member = life.members.get(proc) or life.join(proc, 0, role, name)
+        member.ended_s = None
+        life.shm |= mapped_shm(proc.pid)
+    captures = []
+    if orphans:
+        if picture:
+            captures.append(
+                capture_in_background(
+                    context.helpers, life, context.state.root / "captures" / life.id / "recovery",
+                    "found without a guard", engine_url=context.settings.engine_url, clock=context.clock,
+                )
+            )  # fmt: skip
+            until_s = context.clock() + CAPTURE_S + 1.5
+            while not captures[0].done.wait(0.1) and context.clock() < until_s and context.stop_signal is None:
+                pass
+        end_orphans(context, life)
+    wait_for_old_keeper(context, life.id)
+    return captures
+
+
+def _bundle_of(context: Context, life_id: str) -> Path | None:
+    """The bundle of a life, finished or not."""
+    with suppress(OSError):
+        for folder in sorted(context.state.incidents.iterdir(), reverse=True):
+            if folder.is_dir() and _life_id(folder) == life_id:
+                return folder
+    return None
+
+
+def _closed_in(folder: Path) -> Closed:
+    """What a complete bundle says of a death."""
+    incident = read_json(folder / "incident.json") or {}
+    cause, decision = _part(incident, "cause"), _part(incident, "decision")
+    title, why, reason = (str(text or "") for text in (cause.get("title"), cause.get("why"), decision.get("why")))
+    action = decision.get("action")
+    archive = folder.with_name(f"{folder.name}.tar.zst")
+    poison, left_out = decision.get("poison"), incident.get("left_out")
+    return Closed(
+        folder.name,
+        str(archive if archive.exists() else folder),
+        Ruling(
+            str(cause.get("cause") or "insufficient-log"), str(cause.get("subtype") or ""),
+            str(cause.get("phase") or ""), str(cause.get("certainty") or "possible"), T(title, title), T(why, why),
+            str(cause.get("source") or "log"),
+        ),
+        Decision(
+            "hold" if action == "hold" else "stop" if action == "stop" else "restart", 0.0, T(reason, reason),
+            str(decision.get("rule") or ""), tuple(map(str, poison)) if isinstance(poison, list) else (),
+        ),
+        read_json(folder / "report.json") or {},
+        [str(line) for line in left_out] if isinstance(left_out, list) else [],
+    )  # fmt: skip
+
+
+def _part(value: dict[str, Any], name: str) -> dict[str, Any]:
+    part = value.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _life_of(record: dict[str, Any], context: Context) -> Life:
     """The recorded life, its members as they were last known."""
-    top = record.get("top") or [0, 0]
     life = Life(
-        str(record.get("id", "unknown")),
-        int(record.get("number", 0)),
-        procs.ProcId(int(top[0]), int(top[1])),
-        context.clock,
+        str(record.get("id", "unknown")), int(_number(record.get("number")) or 0), top_of(record), context.clock
     )
-    for entry in record.get("members", []):
+    members, names = record.get("members"), record.get("shm")
+    for entry in members if isinstance(members, list) else []:
         with suppress(KeyError, TypeError, ValueError):
             proc = procs.ProcId(int(entry["pid"]), int(entry["start_ticks"]))
             member = life.join(proc, int(entry["ppid"]), str(entry["role"]), str(entry["name"]))
@@ -118,24 +192,26 @@ def _life_of(record: dict[str, Any], context: Context) -> Life:
                 member.status = code << 8
             elif isinstance(name, str) and name in signal.Signals.__members__:
                 member.status = signal.Signals[name].value
-    life.shm = {str(name) for name in record.get("shm", [])}
+    life.shm = {str(name) for name in names} if isinstance(names, list) else set()
     return life
 
 
 def end_orphans(context: Context, life: Life) -> None:
-    """SIGTERM, a little patience, SIGKILL: to exactly the recorded processes."""
+    """SIGTERM, a little patience (none once guard is asked to stop), SIGKILL: to exactly the recorded processes."""
     for number, patience_s in ((signal.SIGTERM, TERM_S), (signal.SIGKILL, KILL_S)):
         until_s = context.clock() + patience_s
         for member in life.running():
             with suppress(OSError):
                 procs.signal_exactly(member.id, number)
         while life.running() and context.clock() < until_s:
+            if number == signal.SIGTERM and context.stop_signal is not None:
+                break
             time.sleep(0.1)
     for member in life.alive():
         life.ended(member.id, life.exits.status_of(member.id))
 
 
-def _wait_for_old_keeper(context: Context, life_id: str) -> None:
+def wait_for_old_keeper(context: Context, life_id: str) -> None:
     """The keeper of the old guard ends when the engine's pipe does; its last lines must be on disk before we read."""
     folder = context.state.log_folder(life_id)
     until_s = context.clock() + 3.0
@@ -160,7 +236,8 @@ def _life_id(folder: Path) -> str:
 def _mark_abandoned(folder: Path) -> None:
     """A bundle nobody can complete any more stays, and says so."""
     incident = read_json(folder / "incident.json") or {"schema": "lifesign.incident/1"}
-    left_out = [*incident.get("left_out", []), "guard was killed while it wrote this bundle"]
+    before = incident.get("left_out")
+    left_out = [*(before if isinstance(before, list) else []), "guard was killed while it wrote this bundle"]
     with suppress(OSError, subprocess.SubprocessError):
         write_json(folder / "incident.json", {**incident, "complete": True, "abandoned": True, "left_out": left_out})
 

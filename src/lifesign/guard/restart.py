@@ -68,7 +68,10 @@ class Progressed:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """A life ended in a death. `requests` are fingerprints of the requests in flight; `changes` the verified remedies."""
+    """A life ended in a death. `requests` are fingerprints of the requests in flight; `changes` the verified remedies.
+
+    `life` names the life: a death that was decided is not counted again, whoever reports it.
+    """
 
     cause: str
     subtype: str = ""
@@ -81,6 +84,7 @@ class Died:
     xids: tuple[int, ...] = ()
     requests: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()
+    life: str = ""
 
 
 Event = Started | Progressed | Died
@@ -192,6 +196,8 @@ class Memory:
     active: list[Change] = field(default_factory=list)
     on_trial: Change | None = None
     failed: list[tuple[str, Change]] = field(default_factory=list)
+    decided: tuple[str, Decision] | None = None
+    """The last life whose death was decided, and how: in the same file as the count, so that both are known or neither."""
 
     def export(self) -> dict[str, Any]:
         """As JSON values."""
@@ -203,6 +209,7 @@ class Memory:
             "active": [_dump(change) for change in self.active],
             "on_trial": _dump(self.on_trial) if self.on_trial else None,
             "failed": [[cause, _dump(change)] for cause, change in self.failed[-64:]],
+            "decided": [self.decided[0], _dump_decision(self.decided[1])] if self.decided else None,
         }
 
     @classmethod
@@ -216,6 +223,7 @@ class Memory:
             active=[_parse(change) for change in raw["active"]],
             on_trial=_parse(raw["on_trial"]) if raw["on_trial"] else None,
             failed=[(str(cause), _parse(change)) for cause, change in raw["failed"]],
+            decided=(str(raw["decided"][0]), _parse_decision(raw["decided"][1])) if raw.get("decided") else None,
         )
 
 
@@ -226,6 +234,32 @@ def _dump(change: Change) -> dict[str, str | None]:
 def _parse(raw: dict[str, Any]) -> Change:
     kind: Literal["flag", "env"] = "env" if raw["kind"] == "env" else "flag"
     return Change(kind, str(raw["knob"]), None if raw["value"] is None else str(raw["value"]))
+
+
+def _dump_decision(decision: Decision) -> dict[str, Any]:
+    return {
+        "action": decision.action,
+        "delay_s": decision.delay_s,
+        "why": list(decision.why),
+        "rule": decision.rule,
+        "poison": list(decision.poison),
+        "apply": _dump(decision.apply) if decision.apply else None,
+        "undo": _dump(decision.undo) if decision.undo else None,
+    }
+
+
+def _parse_decision(raw: dict[str, Any]) -> Decision:
+    action: Action = "restart" if raw["action"] == "restart" else "stop" if raw["action"] == "stop" else "hold"
+    english, chinese = raw["why"]
+    return Decision(
+        action,
+        float(raw["delay_s"]),
+        T(str(english), str(chinese)),
+        str(raw["rule"]),
+        tuple(str(request) for request in raw["poison"]),
+        apply=_parse(raw["apply"]) if raw["apply"] else None,
+        undo=_parse(raw["undo"]) if raw["undo"] else None,
+    )
 
 
 class RestartPolicy:
@@ -259,7 +293,18 @@ class RestartPolicy:
                 self.memory.active.append(self.memory.on_trial)
                 self.memory.on_trial = None
             return None
-        return self._died(event, now_s)
+        known = self.decided(event.life)
+        if known is not None:
+            return known
+        decision = self._died(event, now_s)
+        if event.life:
+            self.memory.decided = (event.life, decision)
+        return decision
+
+    def decided(self, life: str) -> Decision | None:
+        """What was decided when that life died; None when it wasn't, or when that is no longer remembered."""
+        known = self.memory.decided
+        return known[1] if known is not None and life and known[0] == life else None
 
     def _died(self, death: Died, now_s: float) -> Decision:
         memory = self.memory

@@ -22,6 +22,7 @@ from lifesign.guard import inbox as signals
 from lifesign.guard import procs, readiness
 from lifesign.guard.blackbox import Capture, capture_in_background
 from lifesign.guard.bundle import roomy_folder
+from lifesign.guard.careful import Careful
 from lifesign.guard.context import Context
 from lifesign.guard.ending import Ending
 from lifesign.guard.environment import OWNER_FILE
@@ -32,6 +33,7 @@ from lifesign.guard.life import ENGINE_ROLES, Life, Member
 from lifesign.guard.outcome import Call, Outcome, Watcher
 from lifesign.guard.spawn import KeeperLink, Streams, open_streams, spawn_engine, spawn_keeper
 from lifesign.guard.statedir import write_json
+from lifesign.guard.strangers import Strangers
 from lifesign.text import Lang, T
 
 TICK_S = 0.5
@@ -41,9 +43,9 @@ LOST_GRACE_S = 10.0
 KEEPER_END_S = 2.0
 KEPT_CAPTURES = 3
 STATS_S = 5.0
-STRANGER_S = 10.0
 TAIL_BYTES = 4 << 20
 IDLE_PROGRESS_S = 1800.0
+MAX_FAILURES = 20
 
 
 class Session:
@@ -51,7 +53,7 @@ class Session:
 
     def __init__(self, context: Context, life_id: str, number: int, watcher: Watcher | None) -> None:
         self.context = context
-        self.watcher = watcher
+        self.watcher = None if watcher is None else Careful(watcher, self._watcher_broke)
         self.captures: list[Capture] = []
         self.start_s: float | None = None
         self.ending: Ending | None = None
@@ -65,16 +67,22 @@ class Session:
         self.on_progress: Callable[[], None] = lambda: None
         self._progress_told = False
         self._stats_at_s = 0.0
-        self._strangers: dict[int, float] = {}
+        self._strangers = Strangers(context.clock)
         self._keeper_ended = False
         self._disk_error: object = ""
+        self._passed_on: set[int] = set()
+        self._suspected = False
+        self._failures = 0
         self.life: Life
         self._streams: Streams
         self._keeper: KeeperLink | None = None
         self._popen: subprocess.Popen[bytes]
 
     def run(self, command: list[str], environment: dict[str, str], tmp: Path | None = None) -> Outcome:
-        """Spawn, watch, end. `on_progress` is called once, when the life has done real work."""
+        """Spawn, watch, end. `on_progress` is called once, when the life has done real work.
+
+        An error of our own is raised once it has come again and again; `life` is there as soon as anything may run.
+        """
         context = self.context
         started, self._spawned_s = context.now(), context.clock()
         details = {"started": started, "command": redact_command(command), "tmp": str(tmp) if tmp else None}
@@ -86,13 +94,16 @@ class Session:
         try:
             while self.ending is None or not self.ending.over(self):
                 self._wait()
-                self._tick()
+                self._tick_or_note()
             self._reap()
             self._notice_ends()
         finally:
             if self.watcher is not None:
                 self.watcher.end()
-            self._finish_log()
+            try:
+                self._finish_log()
+            except Exception as error:
+                context.note(f"the end of the log: {_named(error)}")
             self._selector.close()
         after = memory.read_memory(memory_folder)
         kernel = self._kernel.read(context.helpers)
@@ -101,9 +112,11 @@ class Session:
         ready_for_s = (
             (top.ended_s or context.clock()) - self._spawned_s - self.start_s if self.start_s is not None else 0.0
         )
+        self.ending.own_what_was_passed_on(self, self._passed_on)
         outcome = Outcome(
             self._kind(), self.life, started, context.now(), self.start_s, max(0.0, ready_for_s), top.status,
             self.ending.reason, self.call, self.captures, before, after, kernel, self.keeper_stats, self.ending.ours,
+            self._suspected,
         )  # fmt: skip
         self.life.exits.close()
         return outcome
@@ -172,6 +185,22 @@ class Session:
             if proc is not None:  # readable for good: look at it once, in `_notice_ends`
                 self._selector.unregister(key.fd)
 
+    def _tick_or_note(self) -> None:
+        """One round. An error of our own must not leave an engine without a guard: it is told once, then tried again."""
+        try:
+            self._tick()
+            self._failures = 0
+        except Exception as error:
+            self._failures += 1
+            if self._failures == 1:
+                self.context.voice.say(_OWN_ERROR, error=_named(error))
+            if self._failures >= MAX_FAILURES:
+                raise
+
+    def _watcher_broke(self, error: Exception) -> None:
+        self.context.voice.say(_DETECTOR_OFF, error=_named(error))
+        self.context.board.update(view="HEALTHY")
+
     def _tick(self) -> None:
         now_s = self.context.clock()
         for number in self.context.inbox.read():
@@ -223,14 +252,15 @@ class Session:
     def _decide(self, now_s: float) -> None:
         """Has the life ended by itself, or must it be ended?"""
         context = self.context
-        if context.stop_signal is not None:
-            self.begin_ending("stop")
-            return
+        asked_s = context.stop_asked_s
         top = self.life.members[self.life.top]
-        if top.ended_s is not None:
+        if top.ended_s is not None and (asked_s is None or top.ended_s < asked_s):
             self.begin_ending("exited")
             return
         lost = self.life.lost()
+        if asked_s is not None:  # what died before the request did not end because of it
+            self.begin_ending("lost" if any((one.ended_s or 0.0) < asked_s for one in lost) else "stop")
+            return
         if lost and self._lost_at_s is None:
             self._lost_at_s = now_s
             context.board.update(lost=True)
@@ -247,6 +277,10 @@ class Session:
             assert context.stop_signal is not None
             name = procs.signal_name(context.stop_signal)
             context.voice.say(_STOPPING, signal=name, grace=f"{context.settings.grace_s:g}")
+            self._suspected = context.board.get("view") == "UNHEALTHY" and bool(self.captures)
+            # Should guard be killed now, the next one must not take this end for a death.
+            self.life.details["stopping"] = not self._suspected
+            self.life.changed = True
             context.board.update(phase="stopping", ready=False)
         else:
             context.board.update(phase="dead", ready=False)
@@ -290,7 +324,9 @@ class Session:
             self._streams.copy_window_size()
         elif number in signals.PASSED_ON:
             with suppress(OSError):
-                procs.signal_exactly(self.life.top, number)
+                if procs.signal_exactly(self.life.top, number):
+                    self._passed_on.add(number)
+                    context.note(f"{procs.signal_name(number)} passed on to the engine")
 
     def _hear_keeper(self) -> None:
         if self._keeper is None:
@@ -366,13 +402,7 @@ class Session:
         """Members and old orphans. A child that is no helper of ours may belong to a library that waits for it itself."""
         if any(member.id.pid == pid for member in self.life.alive()):
             return True
-        if self.context.helpers.owns(pid):
-            return False
-        first_s = self._strangers.setdefault(pid, self.context.clock())
-        if self.context.clock() - first_s < STRANGER_S:
-            return False
-        del self._strangers[pid]
-        return True
+        return not self.context.helpers.owns(pid) and self._strangers.may_reap(pid)
 
     def _ended(self, proc: procs.ProcId, status: int | None) -> None:
         member = self.life.ended(proc, status)
@@ -395,7 +425,7 @@ class Session:
 
     def _save_life(self) -> None:
         self.life.changed = False
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             write_json(self.context.state.life_path, self.life.as_json(), durable=False)
 
     def _finish_log(self) -> None:
@@ -427,10 +457,22 @@ class Session:
             self._hear_keeper()
 
 
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
 def _said(call: Call, lang: Lang) -> str:
     return call.words.pick(lang) if call.words is not None else call.finding
 
 
+_OWN_ERROR = T(
+    "an error in guard itself ({error}): trying to go on; please report it",
+    "guard 自身出错（{error}）：尝试继续运行；请反馈这个问题",
+)
+_DETECTOR_OFF = T(
+    "the detector broke ({error}) and is off for this life: hangs are not seen, ends of processes are; please report it",
+    "检测器出错（{error}），这一轮不再使用：看不到卡死，但进程退出照样能看到；请反馈这个问题",
+)
 _SERVING = T("the engine serves after {seconds} s", "引擎 {seconds} 秒后开始服务")
 _CALLED = T("the engine is dead: {finding} ({who})", "引擎已死：{finding}（{who}）")
 _LOST = T(

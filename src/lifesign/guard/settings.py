@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lifesign.errors import UsageError
+from lifesign.guard.probes.metrics import parse_url
 from lifesign.text import Lang, is_whole
 
 
@@ -52,6 +53,29 @@ def parse_http(text: str) -> tuple[str, int] | None:
     return host, int(port)
 
 
+def parse_engine_url(text: str) -> str:
+    """`--engine-url` as given, once it is known to be usable. Raises UsageError."""
+    try:
+        address_of(text)
+    except UsageError:
+        raise UsageError(
+            f"--engine-url {text}: give the address where the engine answers, for example http://127.0.0.1:8000"
+        ) from None
+    return text.rstrip("/")
+
+
+def address_of(url: str | None) -> tuple[str, int] | None:
+    """(host, port) of an engine's address, the scheme's port where it names none; None without one. Raises UsageError."""
+    if url is None:
+        return None
+    endpoint = parse_url(url)
+    try:
+        endpoint.host.encode("idna")
+    except UnicodeError as error:
+        raise UsageError(f"{url!r} names no host ({error}); give an address like http://127.0.0.1:8000") from None
+    return endpoint.host, endpoint.port
+
+
 def option_of(command: tuple[str, ...] | list[str], name: str) -> str | None:
     """Value of `--name VALUE` or `--name=VALUE` in a command line; the last one counts, as in argparse."""
     value = None
@@ -75,4 +99,9 @@ def engine_url(command: tuple[str, ...]) -> str | None:
     host = option_of(command, "--host") or "127.0.0.1"
     host = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
     scheme = "https" if option_of(command, "--ssl-keyfile") else "http"
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    try:
+        address_of(url)
+    except UsageError:  # the engine will say what is wrong with its command line
+        return None
+    return url

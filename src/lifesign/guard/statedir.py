@@ -51,8 +51,9 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
-    """`write_atomically` of indented JSON. Raises OSError."""
-    write_atomically(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode(), durable=durable)
+    """`write_atomically` of indented JSON; what is no text (a word of a command line may be any bytes) becomes `?`. Raises OSError."""
+    text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    write_atomically(path, text.encode("utf-8", "replace"), durable=durable)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -172,7 +173,11 @@ class StateDir:
         return self.root / "logs" / life_id
 
     def prune(self, *, keep_incidents: int, keep_log_bytes: int, current: str) -> None:
-        """Remove the oldest bundles, and the logs of the oldest lives, beyond what shall be kept."""
+        """Remove the oldest bundles, and what is left of the oldest lives, beyond what shall be kept.
+
+        Logs of ended lives are kept up to `keep_log_bytes`; of pictures and recordings that no bundle took in, as many
+        as of bundles.
+        """
         bundles = sorted(path.name for path in _listing(self.incidents) if path.is_dir())
         for name in bundles[: max(0, len(bundles) - keep_incidents)]:
             shutil.rmtree(self.incidents / name, ignore_errors=True)
@@ -181,9 +186,24 @@ class StateDir:
         lives = sorted((path for path in _listing(self.root / "logs") if path.is_dir()), key=lambda path: path.name)
         total = 0
         for folder in reversed(lives):
-            total += sum(file.stat().st_size for file in _listing(folder) if file.is_file())
+            total += sum(_size(file) for file in _listing(folder))
             if total > keep_log_bytes and folder.name != current:
                 shutil.rmtree(folder, ignore_errors=True)
+        for name in ("captures", "events"):
+            stale = sorted(path for path in _listing(self.root / name) if path.stem != current)
+            for path in stale[: max(0, len(stale) - keep_incidents)]:
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    with suppress(OSError):
+                        path.unlink()
+
+
+def _size(file: Path) -> int:
+    """Bytes of a file; 0 for one that a compression has just replaced."""
+    with suppress(OSError):
+        return file.stat().st_size
+    return 0
 
 
 def _listing(folder: Path) -> list[Path]:

@@ -16,13 +16,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from lifesign.errors import UsageError
 from lifesign.guard import inbox as signals
 from lifesign.guard import procs
+from lifesign.guard.announce import announce
 from lifesign.guard.board import Board
 from lifesign.guard.clearance import clear
-from lifesign.guard.closing import Closed, close_incident, drop_captures, without_bundle
+from lifesign.guard.closing import Closed, close_incident, drop_captures, keep_suspicion, without_bundle
 from lifesign.guard.context import Context
 from lifesign.guard.environment import engine_environment, private_tmp
 from lifesign.guard.evidence.redact import redact_command
@@ -30,18 +32,20 @@ from lifesign.guard.exits import become_subreaper
 from lifesign.guard.helpers import Helpers
 from lifesign.guard.http import HttpThread, explain_bind, listen
 from lifesign.guard.inbox import Inbox
-from lifesign.guard.notify import Notifier, termination_path, write_termination_message
+from lifesign.guard.notify import Notifier
 from lifesign.guard.outcome import Outcome, Watcher
-from lifesign.guard.recovery import mark_ended, recover
+from lifesign.guard.recovery import Recovered, abandon, mark_ended, recover
+from lifesign.guard.rescue import rescue
 from lifesign.guard.restart import Decision, Died, Memory, Progressed, RestartPolicy, Started, apply_changes
 from lifesign.guard.session import Session
-from lifesign.guard.settings import Settings, engine_url
+from lifesign.guard.settings import Settings, address_of, engine_url
 from lifesign.guard.statedir import StateDir, read_json, write_json
 from lifesign.guard.voice import Voice
 from lifesign.text import T
 
 BURY_MARGIN_S = 2.0
 BURY_LIMIT_S = 120.0
+RECOVER_LIMIT_S = 150.0
 
 
 class Guard:
@@ -64,7 +68,7 @@ class Guard:
         self._draw = draw
         self._http: HttpThread | None = None
         self._policy: RestartPolicy
-        self._deaths = 0
+        self._deciding = threading.Lock()
         self._lives = 0
 
     def run(self) -> int:
@@ -90,24 +94,41 @@ class Guard:
         try:
             self._policy = self._load_policy()
             self._serve_pages()
-            closed = recover(context, self._policy)
-            if closed is not None:
-                self._announce(closed)
-                self._save_policy()
-                # Somebody started us anew, perhaps with another command: only a spent budget or broken hardware forbids it.
-                if closed.decision.action == "hold":
-                    return self._leave(closed, 1)
+            closed, whole = self._recover()
+            # Somebody started us anew, perhaps with another command: only a spent budget or broken hardware forbids it.
+            if closed is not None and closed.decision.action == "hold":
+                return self._leave(closed, 1)
             if not self._listen(0.0):  # asked to stop while the last life was being taken care of
-                return 1 if closed is not None else 0
+                return 1 if closed is not None or not whole else 0
             return self._lives_loop()
         finally:
             context.inbox.close()
+
+    def _recover(self) -> tuple[Closed | None, bool]:
+        """(the death that the guard before this one left, whether nothing is left to be done about it)."""
+        context = self.context
+        box: list[Recovered | None] = []
+        end, error = self._beside(lambda: box.append(recover(context, self._policy, self._decide)), RECOVER_LIMIT_S)
+        if end == "asked":
+            context.voice.say(_UNFINISHED)
+            return None, False
+        if end == "late" or error is not None:
+            context.voice.say(_BROKEN, error=_named(error) if error is not None else _LATE.pick(context.settings.lang))
+            self._carefully("recovery", lambda: abandon(context))
+        found = box[0] if box else None
+        if found is not None and not found.told:
+            self._announce(found.closed)
+        mark_ended(context)
+        return (found.closed if found is not None else None), True
 
     def _lives_loop(self) -> int:
         context = self.context
         while True:
             outcome, command, environment, tmp = self._live()
             if outcome.kind != "died":
+                self._settle(outcome, outcome.kind)
+                if outcome.suspected:
+                    self._keep_suspicion(outcome, command, environment)
                 drop_captures(context.state.root, outcome.life.id)
                 self._clear(outcome, tmp, patient=False)
                 mark_ended(context)
@@ -117,19 +138,27 @@ class Guard:
                 return outcome.exit_code
             code = max(outcome.exit_code, 1)
             closed = self._bury(outcome, command, environment)
+            if closed is not None:
+                self._announce(closed)
+                self._settle(outcome, closed.id)
             if closed is None or context.stop_signal is not None:
                 self._clear(outcome, tmp, patient=False)
                 if closed is not None:
                     mark_ended(context)
                 context.board.update(phase="ended", ready=False)
                 return code
-            self._announce(closed)
             self._clear(outcome, tmp, patient=closed.decision.action == "restart")
             mark_ended(context)
             if closed.decision.action != "restart":
                 return self._leave(closed, code)
             if not self._back_off(closed.decision):
                 return code
+
+    def _settle(self, outcome: Outcome, how: str) -> None:
+        """Note in life.json what became of a life: a guard that is killed while it clears up has no second death to report."""
+        outcome.life.details["settled"] = how
+        with suppress(OSError, ValueError):
+            write_json(self.context.state.life_path, outcome.life.as_json())
 
     def _live(self) -> tuple[Outcome, list[str], dict[str, str], Path | None]:
         """One life, from spawn to the last process gone."""
@@ -147,6 +176,7 @@ class Guard:
             command=redact_command(command), changes=[change.show() for change in changes], reason="",
         )  # fmt: skip
         context.note("start: " + " ".join(redact_command(command)))
+        self._prune(life_id)
         session = Session(context, life_id, self._lives, self._make_watcher(context))
         session.on_progress = self._on_progress
         try:
@@ -156,12 +186,15 @@ class Guard:
                 context.board.metrics.restarts.inc()
             self._save_policy()
             outcome = session.run(command, environment, tmp)
-        except UsageError:
-            if tmp is not None:
-                shutil.rmtree(tmp, ignore_errors=True)
-            raise
-        if outcome.kind == "died":
-            self._deaths += 1
+        except Exception as error:
+            if not hasattr(session, "life"):  # nothing was started
+                if tmp is not None:
+                    shutil.rmtree(tmp, ignore_errors=True)
+                if isinstance(error, UsageError):
+                    raise
+                raise UsageError(f"the engine can't be started ({_named(error)}); see `lifesign check`") from error
+            context.voice.say(_BROKE_OFF, error=_named(error))
+            outcome = rescue(context, session, error)
         return outcome, command, environment, tmp
 
     def _on_progress(self) -> None:
@@ -170,97 +203,111 @@ class Guard:
         self.context.note("progress: real work was done")
 
     def _bury(self, outcome: Outcome, command: list[str], environment: dict[str, str]) -> Closed | None:
-        """Write the incident in a thread, so that a stop request is heard; None when there was no time to finish."""
+        """Write the incident; None when asked to stop, and there was no time to finish."""
         context = self.context
         context.voice.say(_DIED, how=_how(outcome).pick(context.settings.lang))
         box: list[Closed] = []
-        failure: list[BaseException] = []
 
         def decide(death: Died) -> Decision:
-            decision = self._policy.handle(death, context.now())
-            assert decision is not None
-            self._save_policy()
-            return decision
+            return self._decide(outcome.life.id, death)
 
         def work() -> None:
+            box.append(close_incident(context, outcome, command=command, environment=environment, decide=decide))
+
+        end, error = self._beside(work, BURY_LIMIT_S)
+        if end == "asked":
+            context.voice.say(_UNFINISHED)
+            return None
+        if end == "done" and error is None:
+            return box[0]
+        reason = _named(error) if error is not None else _LATE.pick(context.settings.lang)
+        context.voice.say(_BROKEN, error=reason)
+        return without_bundle(outcome, decide, reason)
+
+    def _keep_suspicion(self, outcome: Outcome, command: list[str], environment: dict[str, str]) -> None:
+        context = self.context
+        box: list[str] = []
+        end, error = self._beside(
+            lambda: box.append(keep_suspicion(context, outcome, command, environment)), BURY_LIMIT_S
+        )
+        if end == "done" and error is None:
+            context.voice.say(_SUSPECTED, path=box[0])
+        else:
+            context.voice.say(_BROKEN, error=_named(error) if error is not None else _LATE.pick(context.settings.lang))
+
+    def _decide(self, life_id: str, death: Died) -> Decision:
+        """Ask the policy, and keep what it said: a death that was decided is not counted again, not even by the next guard."""
+        with self._deciding:
+            decision = self._policy.handle(replace(death, life=life_id), self.context.now())
+            assert decision is not None
+            self._save_policy()
+        return decision
+
+    def _beside(
+        self, work: Callable[[], None], limit_s: float
+    ) -> tuple[Literal["done", "asked", "late"], Exception | None]:
+        """Do something slow in a thread, so that a request to stop is heard: how it ended, and the error it ended with.
+
+        `asked`: guard must leave now, or it would not keep to its grace period. `late`: it took longer than `limit_s`.
+        """
+        context = self.context
+        failure: list[Exception] = []
+
+        def guarded() -> None:
             try:
-                box.append(close_incident(context, outcome, command=command, environment=environment, decide=decide))
+                work()
             except Exception as error:  # whatever goes wrong with the evidence, the engine's service goes on
                 failure.append(error)
 
-        thread = threading.Thread(target=work, name="lifesign-closing", daemon=True)
+        thread = threading.Thread(target=guarded, name="lifesign-closing", daemon=True)
         thread.start()
-        limit_s = context.clock() + BURY_LIMIT_S
+        limit_at_s = context.clock() + limit_s
         while thread.is_alive():
             self._listen(0.2)
-            until_s = limit_s
-            if context.stop_asked_s is not None:
-                until_s = min(limit_s, context.stop_asked_s + max(0.0, context.settings.grace_s - BURY_MARGIN_S))
-            if context.clock() > until_s or context.stop_requests > 1:
-                context.voice.say(_UNFINISHED)
-                return None
-        if failure:
-            context.voice.say(_BROKEN, error=f"{type(failure[0]).__name__}: {failure[0]}")
-            return without_bundle(outcome, decide, f"{type(failure[0]).__name__}: {failure[0]}")
-        return box[0]
+            asked_s = context.stop_asked_s
+            if asked_s is not None and (
+                context.clock() > asked_s + max(0.0, context.settings.grace_s - BURY_MARGIN_S)
+                or context.stop_requests > 1
+            ):
+                return "asked", None
+            if context.clock() > limit_at_s:
+                return "late", None
+        return "done", failure[0] if failure else None
+
+    def _carefully(self, what: str, step: Callable[[], None]) -> None:
+        """A step that may fail without taking guard along."""
+        try:
+            step()
+        except Exception as error:
+            self.context.note(f"{what}: {_named(error)}")
+
+    def _prune(self, current: str) -> None:
+        settings, state = self.context.settings, self.context.state
+        self._carefully(
+            "old logs and incidents",
+            lambda: state.prune(
+                keep_incidents=settings.keep_incidents, keep_log_bytes=settings.log_keep_bytes, current=current
+            ),
+        )
 
     def _announce(self, closed: Closed) -> None:
         """Say what died and what follows, everywhere where somebody may listen."""
-        context, ruling, decision = self.context, closed.ruling, closed.decision
-        lang = context.settings.lang
-        name = f"{ruling.cause}/{ruling.subtype}" if ruling.subtype else ruling.cause
-        context.board.metrics.deaths.labels(ruling.cause, ruling.subtype).inc()
-        context.voice.say(_VERDICT, name=name, title=ruling.title.pick(lang))
-        for line in closed.left_out[:5]:
-            context.voice.note(f"left out: {line}")
-        context.voice.say(_KEPT, path=closed.path)
-        if decision.poison:
-            context.board.metrics.poison.inc(len(decision.poison))
-            context.voice.say(_POISON, requests=", ".join(decision.poison[:3]))
-        if decision.undo is not None:
-            context.voice.say(_UNDONE, change=decision.undo.show())
-        summary = {
-            "id": closed.id,
-            "time": context.now(),
-            "cause": ruling.cause,
-            "subtype": ruling.subtype,
-            "title": ruling.title.pick(lang),
-            "action": decision.action,
-            "why": decision.why.pick(lang),
-            "poison": list(decision.poison),
-            "path": closed.path,
-        }
-        context.board.add_incident(summary)
-        context.notifier.send("death", ruling.title.pick(lang), incident=closed.id, cause=name, action=decision.action)
-        self._terminate(closed)
-        context.state.prune(
-            keep_incidents=context.settings.keep_incidents, keep_log_bytes=context.settings.log_keep_bytes, current=""
-        )
-
-    def _terminate(self, closed: Closed) -> None:
-        path = termination_path(self.context.settings.termination_message)
-        if path is None:
-            return
-        lang, ruling, decision = self.context.settings.lang, closed.ruling, closed.decision
-        name = f"{ruling.cause}/{ruling.subtype}" if ruling.subtype else ruling.cause
-        remedies = [str(one.get("title", "")) for one in closed.report.get("verdict", {}).get("remedies", [])[:3]]
-        text = f"{name}: {ruling.title.pick(lang)}\n{ruling.why.pick(lang)}\n{decision.action}: {decision.why.pick(lang)}\n"
-        text += "".join(f"- {title}\n" for title in remedies) + f"incident {closed.id}\n"
-        if not write_termination_message(path, text):
-            self.context.note(f"{path}: the termination message could not be written")
+        if self.context.stop_signal is not None:  # whatever was decided: guard is leaving
+            closed = replace(closed, decision=replace(closed.decision, action="stop", why=_ASKED))
+        self._carefully("announcement", lambda: announce(self.context, closed))
 
     def _clear(self, outcome: Outcome, tmp: Path | None, *, patient: bool) -> None:
         context = self.context
-        url = context.settings.engine_url
-        address = None
-        if patient and url:
-            host, _, port = url.partition("://")[2].rpartition(":")
-            address = (host.strip("[]"), int(port))
-        result = clear(outcome.life, context.helpers, private_tmp=tmp, address=address, wait=self._listen)
-        for line in result.removed:
-            context.voice.note(f"removed {line}")
-        for line in result.in_the_way:
-            context.voice.say(_IN_THE_WAY, what=line)
+
+        def work() -> None:
+            address = address_of(context.settings.engine_url) if patient else None
+            result = clear(outcome.life, context.helpers, private_tmp=tmp, address=address, wait=self._listen)
+            for line in result.removed:
+                context.voice.note(f"removed {line}")
+            for line in result.in_the_way:
+                context.voice.say(_IN_THE_WAY, what=line)
+
+        self._carefully("clearing up", work)
 
     def _back_off(self, decision: Decision) -> bool:
         """Wait before the next start; False when asked to stop meanwhile."""
@@ -311,8 +358,8 @@ class Guard:
         host, port = context.settings.http
         try:
             sock = listen(host, port)
-        except OSError as error:
-            text = explain_bind(host, port, error)
+        except (OSError, UnicodeError) as error:  # a name that can't be one of a host
+            text = explain_bind(host, port, error if isinstance(error, OSError) else OSError(str(error)))
             context.voice.say(T(text, text))
             return
         bound = sock.getsockname()[:2]
@@ -336,7 +383,7 @@ class Guard:
         )
 
     def _save_policy(self) -> None:
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             value = {"command": self._command_mark(), **self._policy.memory.export()}
             write_json(self.context.state.policy_path, value)
 
@@ -359,6 +406,10 @@ def _reap_strangers(helpers: Helpers) -> None:
                 os.waitpid(info.si_pid, os.WNOHANG)
 
 
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
 def _how(outcome: Outcome) -> T:
     """How the server process ended, as the outside shows it."""
     if outcome.status is None:
@@ -372,13 +423,6 @@ _FINISHED = T(
     "the command ended by itself with code 0 after {seconds} s without ever being an engine; nothing to guard",
     "命令运行 {seconds} 秒后自行结束（退出码 0），期间没有出现过引擎；没有需要守护的东西",
 )
-_VERDICT = T("cause: {name}: {title}", "死因：{name}：{title}")
-_KEPT = T("incident: {path}", "事故包：{path}")
-_POISON = T(
-    "in flight in two deaths, keep it away from every replica: {requests}",
-    "两次死亡时都在执行的请求，别再发给任何副本：{requests}",
-)
-_UNDONE = T("{change} did not help and is undone", "{change} 没有用，已撤销")
 _AGAIN = T("starting again in {seconds} s: {why}", "{seconds} 秒后重新启动：{why}")
 _HELD = T("HELD, no further start: {why}", "HELD，不再启动：{why}")
 _NOT_AGAIN = T("not started again: {why}", "不再启动：{why}")
@@ -389,5 +433,15 @@ _UNFINISHED = T(
     "asked to stop while saving the evidence: the next guard completes the bundle",
     "保存现场时被要求停止：下一个 guard 会把事故包补完",
 )
+_LATE = T("it takes too long", "耗时太久")
+_BROKE_OFF = T(
+    "an error in guard itself ({error}): ending what runs of the engine; please report it",
+    "guard 自身出错（{error}）：正在结束仍在运行的引擎进程；请反馈这个问题",
+)
+_SUSPECTED = T(
+    "the engine was suspected of a hang when it was stopped; what was seen is kept: {path}",
+    "停止时引擎正被怀疑卡死；现场已保存：{path}",
+)
+_ASKED = T("guard was asked to stop", "guard 收到了停止请求")
 _BROKEN = T("the incident could not be written ({error})", "事故包写不出来（{error}）")
 _PAGES = T("pages on {where}: /livez /readyz /metrics /state", "页面在 {where}：/livez /readyz /metrics /state")

@@ -48,7 +48,7 @@ class Voice:
         shown = text.fill(**values).pick(self.lang)
         self.note(shown)
         with suppress(queue.Full):
-            self._queue.put_nowait(f"[lifesign] {shown}\n".encode())
+            self._queue.put_nowait(f"[lifesign] {shown}\n".encode("utf-8", "replace"))
 
     def note(self, text: str) -> None:
         """Only write it down (one line, control characters removed)."""
