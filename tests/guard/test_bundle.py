@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from lifesign.errors import UsageError
+from lifesign.guard import statedir
 from lifesign.guard.bundle import Bundle, list_archive, select_log, unfinished
 from lifesign.guard.logstore import SegmentWriter, compress_segment
 from lifesign.guard.statedir import RESERVE_BYTES, StateDir, read_json
@@ -132,6 +133,26 @@ def test_old_bundles_and_logs_are_pruned(state: StateDir) -> None:
         "20260104T000000Z-0001.tar.zst",
     ]
     assert sorted(path.name for path in (state.root / "logs").iterdir()) == ["100-life", "104-life"]
+
+
+def test_what_no_bundle_took_in_is_pruned_as_well(state: StateDir) -> None:
+    for number in range(5):
+        (state.root / "captures" / f"10{number}-life" / "0001").mkdir(parents=True)
+        (state.root / "events").mkdir(exist_ok=True)
+        (state.root / "events" / f"10{number}-life.jsonl").write_text("{}")
+    state.prune(keep_incidents=2, keep_log_bytes=50_000, current="100-life")
+    assert sorted(path.name for path in (state.root / "captures").iterdir()) == ["100-life", "103-life", "104-life"]
+    assert sorted(path.stem for path in (state.root / "events").iterdir()) == ["100-life", "103-life", "104-life"]
+
+
+def test_a_log_that_is_being_compressed_can_be_pruned(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keeper replaces a segment between the listing and the look at its size."""
+    write_log(state.log_folder("100-life"), 1000)
+    write_log(state.log_folder("101-life"), 1000)
+    listed = statedir._listing
+    monkeypatch.setattr(statedir, "_listing", lambda folder: [*listed(folder), folder / "000009.log"])
+    state.prune(keep_incidents=2, keep_log_bytes=50_000, current="101-life")
+    assert [path.name for path in listed(state.root / "logs")] == ["101-life"]
 
 
 def test_a_second_guard_is_refused_and_a_folder_that_is_a_file_is_replaced(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def test_a_pause_is_forgiven(tmp_path: Path) -> None:
         assert "lifesign_suspicions_withdrawn_total 1.0" in run.get("/metrics")[1]
         run.stop()
         assert run.wait() == 0
+        assert run.incidents() == [], "a suspicion that was withdrawn is not kept"
 
 
 def test_a_livelock_behind_a_frozen_page_is_found_by_our_own_request(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from lifesign.guard import procs
 from lifesign.guard.exits import ExitWatch, become_subreaper
 from lifesign.guard.helpers import Helpers
-from lifesign.guard.life import Life, orphans_of
+from lifesign.guard.life import KEPT_ENDED, MAX_MEMBERS, Life, orphans_of
 from lifesign.guard.procs import MARKER, ProcId, describe_status, parse_stat, role_of
 
 
@@ -136,6 +136,34 @@ def test_orphans_are_found_by_record_marker_and_session_only(chain: tuple[subpro
     assert orphans_of("9-other", {**record, "id": "9-other", "boot_id": "another", "members": []}) == []
     shifted = {**record, "members": [{**record["members"][0], "start_ticks": 1}], "top": [top.pid, 1]}
     assert orphans_of("9-other", shifted) == [], "a reused pid is a stranger"
+
+
+def test_ended_helpers_make_room_and_processes_of_the_engine_stay(
+    chain: tuple[subprocess.Popen[str], int, int],
+) -> None:
+    """A compile storm: thousands of helpers have ended, and a child that is born afterwards is still found."""
+    top, child, grand = chain
+    proc = procs.identify(top.pid)
+    assert proc is not None
+    now = [0.0]
+    life = Life("1-test", 1, proc, lambda: now[0])
+    life.join(life.top, os.getpid(), "api", "top")
+    core = life.join(ProcId(5_000_000, 1), top.pid, "core", "EngineCore")
+    life.ended(core.id, 9)
+    for number in range(MAX_MEMBERS + 100):
+        now[0] = float(number)
+        helper = life.join(ProcId(5_000_001 + number, 1), top.pid, "other", "cc1plus")
+        if number != 7:
+            life.ended(helper.id, 0)
+    living = ProcId(5_000_008, 1)
+    life.scan()
+    assert {child, grand} <= {member.id.pid for member in life.members.values()}
+    ended = [member.id.pid for member in life.members.values() if member.ended_s is not None]
+    assert core.id.pid in ended
+    assert living in life.members, "only what has ended is forgotten"
+    helpers = sorted(pid for pid in ended if pid > 5_000_000)
+    assert helpers == list(range(5_000_001 + MAX_MEMBERS + 100 - KEPT_ENDED, 5_000_001 + MAX_MEMBERS + 100))
+    assert life.as_json()["members"][0]["pid"] == top.pid
 
 
 def test_a_helper_is_nobodys_member() -> None:

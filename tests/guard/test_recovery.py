@@ -6,11 +6,15 @@ import json
 import os
 import random
 import signal
+import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from lifesign.guard import procs
 from lifesign.guard.logstore import read_segment, segments
+from lifesign.guard.statedir import read_json
 
 from .harness import guard, wait_until
 
@@ -106,6 +110,179 @@ def test_a_recorded_pid_that_belongs_to_a_stranger_is_left_alone(tmp_path: Path)
         assert run.wait() == 0
 
 
+DIES_ONCE = """
+import os, sys, time
+print({dump!r}, flush=True)
+if not os.path.exists(sys.argv[1]):
+    open(sys.argv[1], "w").close()
+    time.sleep(1)
+    sys.exit(1)
+print("INFO:     Application startup complete.", flush=True)
+time.sleep(600)
+"""
+DUMP = (
+    "(EngineCore pid=1) ERROR 11-30 09:22:18 [dump_input.py:79] Dumping scheduler output for model execution: "
+    "SchedulerOutput(scheduled_new_reqs=[NewRequestData(req_id=cmpl-my-order-7-0-aaaabbbb,prompt_token_ids_len=5,"
+    "prefill_token_ids_len=None,mm_features=[],sampling_params=SamplingParams(n=1, temperature=1), block_ids=([1],))], "
+    "scheduled_cached_reqs=CachedRequestData(req_ids=[], resumed=[]))"
+)
+STOPS_AT = {
+    "decided": """
+import time
+from lifesign.guard.bundle import Bundle
+put = Bundle.put_incident
+Bundle.put_incident = lambda self, value: time.sleep(600) if value.get("decision") else put(self, value)
+""",
+    "complete": "import time\nfrom lifesign.guard import supervisor\nsupervisor.announce = lambda *rest: time.sleep(600)",
+    "announced": "import time\nfrom lifesign.guard import supervisor\nsupervisor.clear = lambda *rest, **more: time.sleep(600)",
+}
+
+
+@pytest.mark.parametrize("moment", STOPS_AT)
+def test_a_death_that_was_decided_is_not_counted_again(tmp_path: Path, moment: str) -> None:
+    """Killed after the decision: one bundle with the true cause, one death on record, no request called poison."""
+    engine = [sys.executable, "-c", DIES_ONCE.format(dump=DUMP), str(tmp_path / "died")]
+    with guard(tmp_path, engine=engine, patch=STOPS_AT[moment]) as first:
+        reached = {
+            "decided": lambda: (read_json(first.state / "policy.json") or {}).get("decided"),
+            "complete": first.finished_incidents,
+            "announced": lambda: first.life().get("settled"),
+        }
+        wait_until(reached[moment], moment)
+        life = first.life()["id"]
+        before = read_json(first.state / "policy.json") or {}
+        first.process.send_signal(signal.SIGKILL)
+        first.wait()
+        with guard(tmp_path, engine=engine) as second:
+            second.wait_for("the engine serves")
+            (incident,) = second.incidents()
+            assert incident["life"]["id"] == life
+            assert incident["complete"] is True
+            assert incident["cause"]["subtype"] != "guard-killed"
+            assert incident["decision"]["action"] == "restart"
+            assert incident["decision"]["poison"] == []
+            assert len(second.finished_incidents()) == 1
+            policy = read_json(second.state / "policy.json") or {}
+            assert [one["requests"] for one in policy["deaths"]] == [["id:cmpl-my-order-7-0"]]
+            assert (policy["fruitless"], policy["deaths"]) == (before["fruitless"], before["deaths"])
+            assert "keep it away" not in second.said
+            assert second.said.count("[lifesign] cause: ") == 1, "announced once, by whichever guard came to it"
+
+
+def test_two_deaths_of_two_lives_are_two(tmp_path: Path) -> None:
+    """The negative to the one above: the same request in a second life's death is poison."""
+    engine = [sys.executable, "-c", f"print({DUMP!r}, flush=True); raise SystemExit(1)"]
+    with guard(tmp_path, "--max-restarts", "1", engine=engine) as run:
+        assert run.wait() == 1
+        assert [one["decision"]["poison"] for one in run.incidents()] == [[], ["id:cmpl-my-order-7-0"]]
+        assert "keep it away from every replica: id:cmpl-my-order-7-0" in run.said
+        lives = [one["life"]["id"] for one in run.incidents()]
+        assert len(set(lives)) == 2
+
+
+@pytest.mark.parametrize("moment", ["stopping", "clearing"])
+def test_a_guard_that_is_killed_while_it_stops_has_left_no_death(tmp_path: Path, moment: str) -> None:
+    patch = (
+        "import time\nfrom lifesign.guard import supervisor\nsupervisor.clear = lambda *rest, **more: time.sleep(600)"
+    )
+    args = ("--ignore-term", "--keep-orphans") if moment == "stopping" else ()
+    with guard(tmp_path, "--grace", "60", engine_args=args, patch=patch) as first:
+        first.serving()
+        first.stop()
+        key = "stopping" if moment == "stopping" else "settled"
+        wait_until(lambda: first.life().get(key), moment)
+        first.process.send_signal(signal.SIGKILL)
+        first.wait()
+        with guard(tmp_path) as second:
+            second.serving(2)
+            assert second.incidents() == []
+            assert (read_json(second.state / "policy.json") or {})["deaths"] == []
+            second.stop()
+            assert second.wait() == 0
+    assert first.marked() == []
+    assert first.tmps() == []
+
+
+def test_a_request_to_stop_is_heard_during_recovery(tmp_path: Path) -> None:
+    """An engine that ignores SIGTERM, and a picture that never comes: over within the grace period all the same."""
+    slow = "import time, lifesign.guard.blackbox as b\nb._capture = lambda *rest: time.sleep(60)"
+    with guard(tmp_path, engine_args=("--ignore-term", "--keep-orphans")) as first:
+        first.serving()
+        first.process.send_signal(signal.SIGKILL)
+        first.wait()
+        with guard(tmp_path, "--grace", "5", patch=slow) as second:
+            second.wait_for("the last guard was killed")
+            asked = time.monotonic()
+            second.stop()
+            assert second.wait() == 1
+            assert time.monotonic() - asked < 6.0
+    assert first.marked() == []
+
+
+def test_a_recovery_that_is_cut_short_is_left_to_the_next_guard(tmp_path: Path) -> None:
+    hangs = "import time\nfrom lifesign.guard import recovery\nrecovery.close_incident = lambda *rest, **more: time.sleep(600)"
+    with guard(tmp_path, engine_args=("--keep-orphans",)) as first:
+        first.serving()
+        life = first.life()["id"]
+        first.process.send_signal(signal.SIGKILL)
+        first.wait()
+    with guard(tmp_path, "--grace", "3", patch=hangs) as second:
+        second.wait_for("last guard")
+        second.stop()
+        assert second.wait() == 1
+        assert "the next guard completes the bundle" in second.said
+        assert second.life()["id"] == life, "still open"
+    with guard(tmp_path) as third:
+        third.serving(2)
+        (incident,) = third.incidents()
+        assert incident["life"]["id"] == life
+
+
+BROKEN = {
+    "an error while the bundle is written": (
+        {"id": "1-00000000", "top": [0, 0], "members": []},
+        "from lifesign.guard import recovery\nrecovery.close_incident = lambda *rest, **more: 1 / 0",
+        "ZeroDivisionError",
+    ),
+    "a record of another shape": (
+        {"id": 7, "number": "x", "top": "abc", "members": {"pid": 1}, "shm": 5, "started": "y", "command": 3},
+        "",
+        "nothing of its engine runs any more",
+    ),
+    "numbers that are none": (
+        {
+            "id": "1-00000000",
+            "number": True,
+            "top": [None],
+            "members": [[], {"pid": []}],
+            "started": [],
+            "start_s": "z",
+        },
+        "",
+        "nothing of its engine runs any more",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_recovery_that_fails_is_said_once_and_fails_no_other_start(tmp_path: Path, case: str) -> None:
+    record, patch, sentence = BROKEN[case]
+    state = tmp_path / "state"
+    (state / "incidents" / "20260101T000000Z-0001").mkdir(parents=True)
+    (state / "life.json").write_text(json.dumps({"schema": "lifesign.life/1", "boot_id": procs.boot_id(), **record}))
+    with guard(tmp_path, patch=patch) as run:
+        run.serving()
+        assert sentence in run.said
+        assert "Traceback" not in run.said
+        begun = read_json(state / "incidents" / "20260101T000000Z-0001" / "incident.json") or {}
+        assert begun["abandoned"] is True
+        run.stop()
+        assert run.wait() == 0
+    with guard(tmp_path, patch=patch) as run:
+        run.serving(2)
+        assert run.said.count(sentence) == 1
+
+
 def test_guard_killed_at_random_moments(tmp_path: Path) -> None:
     """Start, serve, worker killed, evidence written, waiting: wherever SIGKILL falls, the next guard cleans up."""
     seed = int(os.environ.get("LIFESIGN_SEED", random.SystemRandom().randrange(2**32)))
@@ -128,6 +305,10 @@ def test_guard_killed_at_random_moments(tmp_path: Path) -> None:
                     assert incident["complete"] is True, where
                     if not incident.get("abandoned"):
                         assert (incident["folder"] / "engine.log").exists(), where
+                lives = [one["life"]["id"] for one in second.incidents() if "life" in one]
+                assert len(lives) == len(set(lives)), f"a life that died twice: {where}"
+                policy = read_json(second.state / "policy.json") or {}
+                assert len(policy["deaths"]) <= len(lives), where
                 assert known <= {path.name for path in (second.state / "incidents").glob("*") if path.is_dir()}, where
                 second.stop()
                 assert second.wait() == 0, where

@@ -201,6 +201,43 @@ def test_changes_replace_both_forms_of_a_flag() -> None:
     assert environment == {"A": "1", "NCCL_P2P_DISABLE": "1"}
 
 
+def test_a_life_dies_once_whoever_reports_it() -> None:
+    policy = RestartPolicy(lambda: HALF)
+    first = Died("silent-death", "core-died-no-trace", life="1-a", requests=("id:7",))
+    decision = live_and_die(policy, first, 0.0)
+    counted = policy.memory.export()
+    assert die(policy, first, 5.0) is decision
+    again = RestartPolicy(lambda: 0.9, memory=Memory.load(json.loads(json.dumps(counted))))
+    assert die(again, Died("process-lifecycle", "guard-killed", life="1-a", requests=("id:7",)), 9.0) == decision
+    assert again.memory.export() == counted
+    assert again.decided("1-b") is None
+    other = live_and_die(again, Died("silent-death", life="1-b", requests=("id:7",)), 20.0)
+    assert other.poison == ("id:7",), "the next life is another death"
+    assert again.memory.fruitless == 2
+
+
+def test_deaths_of_lives_without_a_name_all_count() -> None:
+    policy = RestartPolicy(lambda: HALF)
+    for number in (1, 2):
+        live_and_die(policy, Died("silent-death"), 100.0 * number)
+        assert policy.memory.fruitless == number
+    assert policy.decided("") is None
+
+
+def test_a_decision_survives_as_json_with_its_change() -> None:
+    policy = RestartPolicy(lambda: HALF, apply_remedies=True)
+    change = Change("flag", "--max-num-seqs", "64")
+    live_and_die(policy, Died("device-oom", "serving", became_ready=True, changes=(change,)), 0.0)
+    decision = live_and_die(
+        policy, Died("device-oom", "serving", became_ready=True, changes=(change,), life="2-a"), 100.0
+    )
+    assert decision.apply == change
+    loaded = Memory.load(json.loads(json.dumps(policy.memory.export())))
+    assert loaded.decided == ("2-a", decision)
+    older = {name: value for name, value in policy.memory.export().items() if name != "decided"}
+    assert Memory.load(older).decided is None, "a memory of an earlier release"
+
+
 def test_memory_survives_as_json() -> None:
     policy = RestartPolicy(lambda: HALF, apply_remedies=True)
     live_and_die(policy, Died("device-oom", "profile-forward", requests=("id:a",), changes=(SMALLER, EAGER)), 0.0)

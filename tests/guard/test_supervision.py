@@ -319,6 +319,17 @@ def test_remedies_are_applied_one_at_a_time(tmp_path: Path) -> None:
         assert len(incidents) <= 4
 
 
+def test_logs_of_lives_that_ended_well_are_pruned_too(tmp_path: Path) -> None:
+    """Redeploys and clean stops: without a death nothing else would ever remove them."""
+    for start in range(3):
+        with guard(
+            tmp_path, "--log-keep-mib", "1", engine=[sys.executable, "-c", f"print('{start}' * 1_500_000)"]
+        ) as run:
+            assert run.wait() == 0
+    (folder,) = (tmp_path / "state" / "logs").iterdir()
+    assert b"222" in (folder / "000001.log").read_bytes()[:100], "the newest stays, whatever its size"
+
+
 def test_a_new_command_gets_a_new_budget(tmp_path: Path) -> None:
     with guard(tmp_path, engine_args=("--die", "quick")) as run:
         assert run.wait(90) == 1
