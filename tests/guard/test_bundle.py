@@ -151,6 +151,7 @@ def test_a_log_that_is_being_compressed_can_be_pruned(state: StateDir, monkeypat
     write_log(state.log_folder("101-life"), 1000)
     listed = statedir._listing
     monkeypatch.setattr(statedir, "_listing", lambda folder: [*listed(folder), folder / "000009.log"])
+    monkeypatch.setattr(Path, "is_file", lambda path: True)
     state.prune(keep_incidents=2, keep_log_bytes=50_000, current="101-life")
     assert [path.name for path in listed(state.root / "logs")] == ["101-life"]
 

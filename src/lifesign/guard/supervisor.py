@@ -358,7 +358,7 @@ class Guard:
         host, port = context.settings.http
         try:
             sock = listen(host, port)
-        except (OSError, UnicodeError) as error:  # a name that can't be one of a host
+        except (OSError, UnicodeError, TypeError) as error:  # the last two: a name that can't be one of a host
             text = explain_bind(host, port, error if isinstance(error, OSError) else OSError(str(error)))
             context.voice.say(T(text, text))
             return
