@@ -235,23 +235,34 @@ def test_a_step_after_a_death_that_breaks_does_not_stop_the_service(tmp_path: Pa
 
 
 SLOW = """
-import time
+import os, sys, time
 from lifesign.guard import supervisor
 supervisor.BURY_LIMIT_S = 1.0
-supervisor.close_incident = lambda *rest, **more: time.sleep(600)
+def slow(context, outcome, *, decide, **more):
+    while not os.path.exists({go!r}):
+        time.sleep(0.05)
+    decision = decide(supervisor.Died("late"))
+    print("decided late:", decision.rule, file=sys.stderr, flush=True)
+    raise ValueError("by the test")
+supervisor.close_incident = slow
 """
 
 
 def test_evidence_that_takes_too_long_does_not_end_the_service(tmp_path: Path) -> None:
-    with guard(tmp_path, patch=SLOW) as run:
-        run.serving()
-        run.kill("worker")
-        run.wait_for("the incident could not be written (it takes too long)")
-        run.wait_for("starting again")
-        run.serving(2)
+    """Nor does it count a death again when it comes to its end at last, a death later."""
+    go = tmp_path / "go"
+    with guard(tmp_path, patch=SLOW.format(go=str(go))) as run:
+        for death in (1, 2):
+            run.serving(death)
+            run.kill("worker")
+            run.wait_for("the incident could not be written (it takes too long)", death)
+            run.wait_for("starting again", death)
+        run.serving(3)
         assert "asked to stop" not in run.said
+        go.touch()
+        run.wait_for("decided late: silent-death/", 2)
         policy = json.loads((run.state / "policy.json").read_text())
-        assert len(policy["deaths"]) == 1
+        assert [one["kind"] for one in policy["deaths"]] == ["silent-death/worker-died-no-trace"] * 2
         run.stop()
         assert run.wait() == 0
 

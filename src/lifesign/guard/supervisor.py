@@ -208,8 +208,12 @@ class Guard:
         context.voice.say(_DIED, how=_how(outcome).pick(context.settings.lang))
         box: list[Closed] = []
 
+        taken: list[Decision] = []
+
         def decide(death: Died) -> Decision:
-            return self._decide(outcome.life.id, death)
+            if not taken:  # one that was taken without the bundle holds for a bundle that is completed too late
+                taken.append(self._decide(outcome.life.id, death))
+            return taken[0]
 
         def work() -> None:
             box.append(close_incident(context, outcome, command=command, environment=environment, decide=decide))
