@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -87,11 +88,116 @@ KERNEL_LINES = [
 def test_kernel_records_become_lines_and_events() -> None:
     lines = [kernel.format_record(record) for record in KERNEL_LINES]
     report = kernel.report_of(lines)
-    assert report.xids == (79,)
+    assert report.xids == (kernel.Xid(79, "0000:3b:00", 4242, 0.0),)
     assert report.oom_kills == ((4242, "VLLM::Worker_TP"),)
     assert lines[0].startswith("[   99.000111] Memory cgroup out of memory")
     assert kernel.format_record(b"garbage") == ""
     assert kernel.report_of(["NVRM: Xid (PCI:" + "0" * 100_000]).xids == ()
+
+
+class Device:
+    """/dev/kmsg as the kernel serves it: one record a read, EAGAIN at the end; an errno in the list is raised."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.records: list[bytes | int] = []
+        self.now_s = 0.0
+        monkeypatch.setattr(kernel.os, "read", self.read)
+        self.tail = kernel.KernelTail(lambda: self.now_s, _fd=1_000_000)
+
+    def read(self, fd: int, size: int) -> bytes:
+        assert fd == 1_000_000
+        if not self.records:
+            raise BlockingIOError
+        record = self.records.pop(0)
+        if isinstance(record, int):
+            raise OSError(record, os.strerror(record))
+        return record
+
+    def say(self, text: str) -> None:
+        self.records.append(f"4,1,{int(self.now_s * 1e6)},-;{text}\n".encode())
+
+
+def test_the_last_message_is_heard_however_much_came_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch)
+    for index in range(2500):
+        device.say(f"noise {index}")
+    device.say("NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.")
+    device.say("Out of memory: Killed process 4242 (VLLM::Worker_TP) total-vm:1kB")
+    report = device.tail.read(Helpers())
+    assert [one.number for one in report.xids] == [79]
+    assert report.oom_kills == ((4242, "VLLM::Worker_TP"),)
+    assert report.note == ""
+    assert len(report.lines) == kernel.MAX_LINES
+    assert report.dropped == 2502 - kernel.MAX_LINES
+    assert "Killed process" in report.lines[-1]
+    assert report.lines[0].endswith("noise 502"), "what had to go is the oldest"
+
+
+def test_an_early_message_outlives_the_noise_and_keeps_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch)
+    device.now_s = 10.0
+    device.say("NVRM: Xid (0000:3b:00): 48, pid=77, An uncorrectable double bit error")
+    device.tail.drain()
+    device.now_s = 500.0
+    for index in range(3 * kernel.RECORDS_PER_DRAIN):
+        device.say(f"noise {index}")
+    device.tail.drain()
+    assert len(device.records) == 2 * kernel.RECORDS_PER_DRAIN, "one tick has a bound"
+    report = device.tail.read(Helpers())
+    assert report.xids == (kernel.Xid(48, "0000:3b:00", 77, 10.0),)
+    assert "Xid" in report.lines[0]
+    assert report.note == ""
+
+
+@pytest.mark.parametrize(
+    ("number", "word"), [(errno.EPIPE, "missed"), (errno.EINVAL, "missed"), (errno.EIO, "broke off")]
+)
+def test_what_was_missed_is_said(monkeypatch: pytest.MonkeyPatch, number: int, word: str) -> None:
+    device = Device(monkeypatch)
+    device.records.append(number)
+    device.say("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.")
+    device.tail.drain()
+    device.tail.drain()
+    report = device.tail.read(Helpers())
+    assert word in report.note
+    assert [one.number for one in report.xids] == [79], "reading goes on"
+
+
+def test_a_kernel_that_never_stops_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel.os, "read", lambda fd, size: b"6,1,1000000,-;again\n")
+    report = kernel.KernelTail(lambda: 0.0, _fd=1_000_000).read(Helpers())
+    assert "without end" in report.note
+    assert report.dropped == kernel.RECORDS_AT_END - kernel.MAX_LINES
+
+
+def test_dmesg_in_its_place_tells_of_the_end_and_of_what_it_lacks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    now_s = time.clock_gettime(time.CLOCK_MONOTONIC)
+    tool = tmp_path / "dmesg"
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def told(first_s: float) -> kernel.KernelReport:
+        lines = [f"[{first_s:12.6f}] NVRM: Xid (PCI:0000:01:00): 48, old"]
+        lines += [f"[{now_s + 5:12.6f}] noise {index}" for index in range(3000)]
+        lines.append(f"[{now_s + 9:12.6f}] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.")
+        (tmp_path / "said").write_text("\n".join(lines) + "\n")
+        tool.write_text(f"#!/bin/sh\ncat {tmp_path}/said\n")
+        tool.chmod(0o755)
+        return kernel.KernelTail(_error="No such file", _opened_s=now_s).read(Helpers())
+
+    whole = told(now_s - 60)
+    assert [(one.number, one.pci) for one in whole.xids] == [(79, "0000:3b:00")]
+    assert whole.note == ""
+    assert whole.lines[-1].endswith("fallen off the bus.")
+    wrapped = told(now_s + 4)
+    assert "overwritten" in wrapped.note
+
+
+def test_a_device_is_the_same_however_it_is_written() -> None:
+    for text in ("0000:3b:00", "00000000:3B:00.0", "0000:3B:00.0", "3b:00.0"):
+        assert kernel.pci_address(text) == "0000:3b:00"
+    assert kernel.pci_address("0001:3b:00") != kernel.pci_address("0000:3b:00")
 
 
 def test_without_the_kernel_log_the_note_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

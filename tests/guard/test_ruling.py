@@ -21,6 +21,7 @@ SILENT = {"cause": "silent-death", "subtype": "worker-died-no-trace", "phase": "
 CLEAN = {"cause": "not-a-crash", "subtype": "", "phase": "shutdown", "certainty": "established"}
 NOTHING = {"cause": "insufficient-log", "subtype": "", "phase": "", "certainty": "possible"}
 RPC = {"cause": "timeout-hang", "subtype": "execute-model-rpc", "phase": "serving", "certainty": "established"}
+IMA = {"cause": "illegal-memory-access", "subtype": "", "phase": "serving", "certainty": "supported"}
 
 KILLED_WORKER = End("worker", "Worker_TP0", 12, None, "SIGKILL")
 CORE_LEFT = End("core", "EngineCore", 11, 1, None)
@@ -45,6 +46,11 @@ def facts(*ends: End, **values: Any) -> Facts:
         (OOM, facts(KILLED_WORKER, xids=(79,)), "hardware-fault/xid"),
         (RPC, facts(KILLED_WORKER, xids=(94,)), "hardware-fault/ecc"),
         (OOM, facts(KILLED_WORKER, xids=(31,)), "device-oom/serving"),
+        (OOM, facts(KILLED_WORKER, xids=(63,)), "device-oom/serving"),
+        (SILENT, facts(KILLED_WORKER, xids=(63, 92)), "silent-death/worker-died-no-trace"),
+        (OOM, facts(KILLED_WORKER, xids_unsure=(79,)), "device-oom/serving"),
+        (SILENT, facts(KILLED_WORKER, xids_unsure=(79,)), "hardware-fault/xid"),
+        (IMA, facts(KILLED_WORKER, xids_unsure=(95,)), "hardware-fault/ecc"),
         (NOTHING, facts(End("api", "APIServer", 10, None, "SIGKILL")), "silent-death/signal"),
         (NOTHING, facts(End("core", "EngineCore", 11, None, "SIGSEGV")), "silent-death/segfault-native"),
         (NOTHING, facts(End("worker", "Worker", 12, None, "SIGTERM")), "process-lifecycle/external-sigterm"),
@@ -70,6 +76,15 @@ def test_table(verdict: dict[str, Any], seen: Facts, cause: str) -> None:
         assert ruling.proof
         assert ruling.title.en != ruling.title.zh
         assert "{" not in ruling.title.en + ruling.why.en + ruling.title.zh + ruling.why.zh
+
+
+def test_only_an_own_device_in_the_last_minutes_makes_it_established() -> None:
+    assert rule(SILENT, facts(KILLED_WORKER, xids=(79,))).certainty == "established"
+    unsure = rule(SILENT, facts(KILLED_WORKER, xids_unsure=(79,)))
+    assert unsure.certainty == "supported"
+    assert "not proven" in unsure.why.en
+    both = rule(SILENT, facts(KILLED_WORKER, xids=(94,), xids_unsure=(79,)))
+    assert (both.subtype, both.certainty) == ("ecc", "established")
 
 
 def test_what_guard_itself_ended_is_no_cause() -> None:

@@ -20,6 +20,8 @@ from lifesign.guard import procs
 from lifesign.guard.bundle import SCHEMA, Bundle
 from lifesign.guard.context import Context
 from lifesign.guard.diagnosis import diagnose_bundle, fallback_report
+from lifesign.guard.evidence import kernel
+from lifesign.guard.evidence.gpu_faults import EngineGpus, Faults, is_evidence, weigh
 from lifesign.guard.evidence.memory import host_memory, oom_kills
 from lifesign.guard.evidence.redact import redact_command, redact_environment
 from lifesign.guard.evidence.requests import in_flight
@@ -31,6 +33,7 @@ from lifesign.text import T
 
 MAX_EVENTS_BYTES = 8 << 20
 MAX_SCAN_BYTES = 32 << 20
+DYING_S = 60.0
 
 
 @dataclass
@@ -161,7 +164,10 @@ def facts_of(outcome: Outcome, orphaned: bool = False) -> Facts:
     for member in ended:
         code, signal_name = procs.describe_status(member.status) if member.status is not None else (None, None)
         ends.append(End(member.role, member.name, member.id.pid, code, signal_name, member.id in outcome.ours))
-    pids = {proc.pid for proc in outcome.life.members}
+    known = kernel.numbers_processes_as_we_do()
+    pids = {proc.pid for proc in outcome.life.members} if known else set()
+    kills = outcome.kernel.oom_kills
+    faults = gpu_faults_of(outcome)
     code, _ = procs.describe_status(outcome.status) if outcome.status is not None else (None, None)
     return Facts(
         ends=tuple(ends),
@@ -171,11 +177,26 @@ def facts_of(outcome: Outcome, orphaned: bool = False) -> Facts:
         who=outcome.call.who if outcome.call else (),
         stopped=outcome.call.stopped if outcome.call else False,
         oom_kill_delta=oom_kills(outcome.memory_before, outcome.memory_after),
-        kernel_oom_pids=tuple(pid for pid, _ in outcome.kernel.oom_kills if pid in pids),
-        xids=outcome.kernel.xids,
+        kernel_oom_pids=tuple(pid for pid, _ in kills if pid in pids),
+        xids=faults.certain,
+        xids_unsure=faults.unsure,
         orphaned=orphaned,
-        oom_known=not outcome.kernel.note or "events.oom_kill" in outcome.memory_after,
+        # A kill that the kernel reports under a number that isn't ours may have been one of ours.
+        oom_known="events.oom_kill" in outcome.memory_after or (not outcome.kernel.note and (known or not kills)),
     )
+
+
+def gpu_faults_of(outcome: Outcome) -> Faults:
+    """What the driver's errors say of this death."""
+    gpus = EngineGpus.load(outcome.life.details.get("gpus"))
+    pids = {proc.pid for proc in outcome.life.members} if kernel.numbers_processes_as_we_do() else set()
+    return weigh(outcome.kernel.xids, gpus, pids, _died_s(outcome))
+
+
+def _died_s(outcome: Outcome) -> float | None:
+    """When the dying began: the first of the ends that belong together at the end of the life."""
+    ends = [member.ended_s for member in outcome.life.members.values() if member.ended_s is not None]
+    return min(end for end in ends if max(ends) - end <= DYING_S) if ends else None
 
 
 def changes_of(report: dict[str, Any]) -> tuple[Change, ...]:
@@ -213,7 +234,14 @@ def _head(context: Context, outcome: Outcome, command: list[str], facts: Facts) 
         if outcome.call is None
         else {"finding": outcome.call.finding, "who": list(outcome.call.who), "stopped": outcome.call.stopped},
         "memory": {"before": outcome.memory_before, "after": outcome.memory_after, "host": host_memory()},
-        "kernel": {"xids": list(facts.xids), "oom_kills": [list(kill) for kill in outcome.kernel.oom_kills]},
+        "kernel": {
+            "xids": list(facts.xids),
+            "xids_seen": [
+                {"xid": one.number, "device": one.pci, "pid": one.pid or None, "weight": weight}
+                for one, weight in gpu_faults_of(outcome).weights
+            ],
+            "oom_kills": [list(kill) for kill in outcome.kernel.oom_kills],
+        },
         "log": {**outcome.keeper, "folder": str(context.state.log_folder(outcome.life.id))},
         "captures": [{"why": one.why, "seconds": round(one.seconds, 2)} for one in outcome.captures],
         "timeline": [{"time": at, "event": text} for at, text in context.timeline],
@@ -258,9 +286,7 @@ def _put_evidence(
             bundle.left_out.append(f"captures/{capture.folder.name}: not complete in time")
     bundle.adopt(context.state.root / "captures" / life.id, "captures")
     bundle.put("guard.log", "".join(f"{line}\n" for line in context.voice.lines))
-    bundle.put("kernel.log", "".join(f"{line}\n" for line in outcome.kernel.lines))
-    if outcome.kernel.note:
-        bundle.left_out.append(f"kernel.log: {outcome.kernel.note}")
+    _put_kernel_log(bundle, outcome)
     bundle.put("environment.json", json.dumps(redact_environment(environment), indent=1, ensure_ascii=False))
     bundle.put("command.txt", "\n".join(redact_command(command)) + "\n")
     bundle.put("versions.json", json.dumps(versions(context.helpers, command), indent=1))
@@ -272,6 +298,20 @@ def _put_evidence(
         if size > MAX_EVENTS_BYTES:
             bundle.left_out.append(f"events.jsonl: {size - MAX_EVENTS_BYTES} bytes at its end")
         events.unlink()
+
+
+def _put_kernel_log(bundle: Bundle, outcome: Outcome) -> None:
+    """`kernel.log`, which is diagnosed with the engine's log, and apart from it what is context only."""
+    faults, report = gpu_faults_of(outcome), outcome.kernel
+    evidence = [line for line in report.lines if is_evidence(line, faults)]
+    context = [line for line in report.lines if not is_evidence(line, faults)]
+    bundle.put("kernel.log", "".join(f"{line}\n" for line in evidence))
+    if context:
+        bundle.put("kernel-context.log", "".join(f"{line}\n" for line in context))
+    if report.note:
+        bundle.left_out.append(f"kernel.log: {report.note}")
+    if report.dropped:
+        bundle.left_out.append(f"kernel.log: {report.dropped} older lines (their Xids and kills were taken down)")
 
 
 def _memory_tail(outcome: Outcome) -> bytes:

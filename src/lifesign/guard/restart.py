@@ -33,9 +33,12 @@ MAX_RESTARTS_PER_HOUR = 6
 HOUR_S = 3600.0
 KEPT_DEATHS = 20
 KEPT_REQUESTS = 256
-HARDWARE_XIDS = frozenset({48, 63, 64, 74, 79, 94, 95, 119, 120, 140})
-"""NVIDIA Xid numbers that mean broken or wedged hardware (double-bit ECC, page retirement and row remapping failures,
-NVLink, fallen off the bus, contained and uncontained ECC, GSP time-outs); 13, 31, 43, 45 are usually software."""
+HARDWARE_XIDS = frozenset({48, 64, 74, 79, 94, 95, 119, 120, 140})
+"""NVIDIA Xid numbers that mean broken or wedged hardware (double-bit ECC, a page or row that could not be retired, NVLink,
+fallen off the bus, contained and uncontained ECC, GSP time-outs). 13, 31, 43, 45 are usually software. 63 (a page or row
+was retired, which went well) and 92 (many corrected errors) are news only: NVIDIA's catalog says to ignore them."""
+ECC_XIDS = frozenset({48, 64, 94, 95, 140})
+"""Those of them that are errors of the device's memory."""
 
 Action = Literal["restart", "stop", "hold"]
 Retry = Literal["yes", "no", "hardware"]

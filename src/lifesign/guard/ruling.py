@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from lifesign.guard.restart import HARDWARE_XIDS
+from lifesign.guard.restart import ECC_XIDS, HARDWARE_XIDS
 from lifesign.text import T
 
 WEAK_CAUSES = (
@@ -24,6 +24,8 @@ WEAK_CAUSES = (
     "",
 )
 """Verdicts that say *that* something ended rather than why: facts from outside the log may name the reason."""
+IMITATED_CAUSES = (*WEAK_CAUSES, "illegal-memory-access", "cuda-lib", "collective-comm")
+"""What a device looks like in the log when it fails: here a hardware error that is only likely ours may name the reason."""
 CRASH_SIGNALS = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGSYS", "SIGTRAP")
 
 
@@ -52,7 +54,8 @@ class Facts:
 
     orphaned: the guard before this one was killed, and the engine was found without it. oom_known: an out-of-memory
     kill would have been seen (the kernel log or the counters of the control group could be read). log_cut: a part of
-    the log is not in the bundle, so that silence proves nothing.
+    the log is not in the bundle, so that silence proves nothing. xids: errors of this engine's own devices just before
+    the death; xids_unsure: those of which only one of the two is known (see `evidence.gpu_faults`).
     """
 
     ends: tuple[End, ...] = ()
@@ -64,6 +67,7 @@ class Facts:
     oom_kill_delta: int = 0
     kernel_oom_pids: tuple[int, ...] = ()
     xids: tuple[int, ...] = ()
+    xids_unsure: tuple[int, ...] = ()
     orphaned: bool = False
     oom_known: bool = True
     log_cut: bool = False
@@ -148,14 +152,16 @@ def _named(
 
 
 def _hardware(logged: Ruling, facts: Facts) -> Ruling | None:
-    broken = sorted(HARDWARE_XIDS.intersection(facts.xids))
-    if not broken or logged.cause == "hardware-fault":
+    if logged.cause == "hardware-fault":
         return None
-    subtype = "ecc" if {48, 63, 64, 94, 95}.intersection(broken) else "xid"
-    proof = f"kernel log: NVIDIA Xid {', '.join(map(str, broken))}"
-    return _named(
-        logged, facts, "hardware-fault", subtype, "established", _XID, proof, xids=", ".join(map(str, broken))
-    )
+    for found, text, certainty in ((facts.xids, _XID, "established"), (facts.xids_unsure, _XID_UNSURE, "supported")):
+        broken = sorted(HARDWARE_XIDS.intersection(found))
+        if broken and (certainty == "established" or logged.cause in IMITATED_CAUSES):
+            subtype = "ecc" if ECC_XIDS.intersection(broken) else "xid"
+            numbers = ", ".join(map(str, broken))
+            proof = f"kernel log: NVIDIA Xid {numbers}"
+            return _named(logged, facts, "hardware-fault", subtype, certainty, text, proof, xids=numbers)
+    return None
 
 
 def _host_oom(logged: Ruling, facts: Facts) -> Ruling | None:
@@ -235,6 +241,13 @@ _XID = (
     T(
         "The driver reported a hardware error while the engine ran; what the engine's log says is a consequence.",
         "引擎运行期间驱动报告了硬件错误；引擎日志里的报错只是后果。",
+    ),
+)
+_XID_UNSURE = (
+    T("Perhaps a broken GPU or link (Xid {xids})", "可能是 GPU 或其连接的硬件故障（Xid {xids}）"),
+    T(
+        "The driver reported a hardware error; that it was a device of this engine, at the moment of the death, is likely and not proven. The engine's log names no better reason.",
+        "驱动报告了硬件错误；但无法确认就是本引擎用的那块卡、就发生在死亡那一刻。引擎日志里没有更可信的原因。",
     ),
 )
 _OOM = (

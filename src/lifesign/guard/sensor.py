@@ -17,6 +17,8 @@ from lifesign.guard.context import Context
 from lifesign.guard.detector.core import Detector
 from lifesign.guard.detector.events import CanaryAnswered, Event, Exited, Poll
 from lifesign.guard.detector.evidence import ProcessSignals
+from lifesign.guard.evidence.devices import engine_gpus
+from lifesign.guard.evidence.gpu_faults import EngineGpus
 from lifesign.guard.life import Life
 from lifesign.guard.pages import EnginePages
 from lifesign.guard.probes.gpu import GpuProbe
@@ -26,6 +28,7 @@ from lifesign.guard.sockets import listeners
 
 LOOK_S = 1.0
 WORK_S = 10.0
+GPUS_S = 30.0
 KEPT_LOOKS = 240
 
 
@@ -37,6 +40,10 @@ class Sensor:
         self.came_up = False
         self.finished = 0.0
         self.may_ask = True
+        self.gpus = EngineGpus()
+        """The devices of this engine, as far as they are known: a broken one can be asked for nothing."""
+        self._gpus_at_s = 0.0
+        self._asking_gpus: threading.Thread | None = None
         self._life, self._pages, self._context, self._detector = life, pages, context, detector
         self._tree = EngineTree(life.top.pid)
         endpoint = pages.endpoint if pages is not None else None
@@ -98,6 +105,7 @@ class Sensor:
         if not self._serving:
             refresh(self._tree)
             self._look_for_health()
+        self._ask_for_gpus(now_s)
         look = self._observer.look(now_s, self._detector)
         for event in look.events:
             if isinstance(event, Exited):
@@ -108,6 +116,23 @@ class Sensor:
         if self._serving and self._pages is not None and now_s >= self._work_at_s:
             self._work_at_s = now_s + WORK_S
             self.finished = self._pages.finished()
+
+    def _ask_for_gpus(self, now_s: float) -> None:
+        """In a thread: the tool may hang. Again until the engine serves and its processes are seen on devices."""
+        busy = self._asking_gpus is not None and self._asking_gpus.is_alive()
+        if self.gpus.complete or busy or now_s < self._gpus_at_s:
+            return
+        self._gpus_at_s = now_s + GPUS_S
+        pids = {member.id.pid for member in self._life.alive()}
+        serving = self._serving
+
+        def work() -> None:
+            found = engine_gpus(self._context.helpers, pids)
+            if found.visible:
+                self.gpus = replace(found, complete=serving and bool(found.own))
+
+        self._asking_gpus = threading.Thread(target=work, name="lifesign-gpus", daemon=True)
+        self._asking_gpus.start()
 
     def _complete(self, poll: Poll) -> Poll:
         """A server is no evidence of work, but one that is stopped is as good as gone. The dead are the session's."""

@@ -61,7 +61,7 @@ class Session:
         self.keeper_stats: dict[str, object] = {}
         self._id, self._number = life_id, number
         self._selector = selectors.DefaultSelector()
-        self._kernel = KernelTail()
+        self._kernel = KernelTail(context.clock)
         self._scan_at_s = self._shm_at_s = 0.0
         self._lost_at_s: float | None = None
         self.on_progress: Callable[[], None] = lambda: None
@@ -206,6 +206,7 @@ class Session:
         for number in self.context.inbox.read():
             self._on_signal(number)
         self._hear_keeper()
+        self._kernel.drain()
         self._reap()
         self._notice_ends()
         if now_s >= self._scan_at_s:

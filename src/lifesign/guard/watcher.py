@@ -110,6 +110,8 @@ class EngineWatcher:
         while sensor.events:
             for command in self._tell(sensor.events.popleft()):
                 self._act(command, session)
+        if sensor.gpus.visible:
+            session.life.details["gpus"] = sensor.gpus.as_json()
         if sensor.came_up and session.start_s is None:
             session.mark_ready()
         board = self._context.board

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 
+from lifesign.guard.evidence.gpu_faults import EngineGpus
+from lifesign.guard.evidence.kernel import pci_address
 from lifesign.guard.helpers import Helpers
 from lifesign.text import is_whole
 
@@ -47,3 +49,21 @@ def pids_on_devices(helpers: Helpers) -> set[int] | None:
     if result.code != 0:
         return None
     return {int(line) for line in result.output.split() if is_whole(line)}
+
+
+def engine_gpus(helpers: Helpers, pids: set[int]) -> EngineGpus:
+    """The GPUs that are to be seen, and those on which one of `pids` runs, from nvidia-smi; empty where it can't be asked."""
+    path = shutil.which("nvidia-smi")
+    if path is None:
+        return EngineGpus()
+    seen = helpers.run([path, "--query-gpu=pci.bus_id", "--format=csv,noheader"], TIMEOUT_S)
+    if seen.code != 0:
+        return EngineGpus()
+    visible = {pci_address(line.strip()) for line in seen.output.splitlines() if ":" in line}
+    used = helpers.run([path, "--query-compute-apps=pid,gpu_bus_id", "--format=csv,noheader"], TIMEOUT_S)
+    own = set()
+    for line in used.output.splitlines() if used.code == 0 else ():
+        pid, _, address = line.partition(",")
+        if is_whole(pid.strip()) and int(pid) in pids and ":" in address:
+            own.add(pci_address(address.strip()))
+    return EngineGpus(frozenset(own), frozenset(visible))
