@@ -177,6 +177,38 @@ def test_the_whole_way_from_the_kernel_to_the_decision(
     assert bool(incident["kernel"]["xids"]) is diagnosed
 
 
+SILENT = (
+    "(EngineCore pid=11) INFO 11-30 10:00:00 [core.py:112] Initializing a V1 LLM engine (v0.32.0) with config: model='fake'\n"
+    "INFO:     Application startup complete.\n"
+    "(EngineCore pid=11) ERROR 11-30 10:00:01 [multiproc_executor.py:301] Worker proc VllmWorker-0 died unexpectedly "
+    "(exit code: None), shutting down executor.\n"
+)
+
+
+@pytest.mark.parametrize(("pid", "cause"), [(12, "host-oom"), (777, "silent-death")])
+def test_a_strangers_end_is_not_ours(context: Context, pid: int, cause: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "numbers_processes_as_we_do", lambda: True)
+    lines = [
+        "[  98.000000] VLLM::Worker_TP invoked oom-killer: gfp_mask=0xcc0, order=0, oom_score_adj=0",
+        f"[  98.100000] oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),task=VLLM::Worker_TP,pid={pid},uid=0",
+        f"[  99.000000] Out of memory: Killed process {pid} (VLLM::Worker_TP) total-vm:90000000kB, anon-rss:60000000kB",
+    ]
+    result, _, folder = closed(context, report_of(lines, DIED_S - 1), SILENT, EngineGpus())
+    assert result.ruling.cause == cause
+    name = "kernel.log" if cause == "host-oom" else "kernel-context.log"
+    assert (folder / name).read_text().splitlines() == lines
+
+
+def test_a_crash_is_a_strangers_by_its_number() -> None:
+    crash = "[1.0] python3[{}]: segfault at 0 ip 0 sp 0 error 4 in libtorch.so"
+    for pid, strange in ((12, False), (777, True)):
+        assert kernel.is_strangers_end(crash.format(pid), {12}, any_of_ours=False) is strange
+    assert not kernel.is_strangers_end("[1.0] usb 1-1: new device", set(), any_of_ours=False)
+    head = "[1.0] python3 invoked oom-killer: gfp_mask=0xcc0"
+    assert kernel.is_strangers_end(head, {12}, any_of_ours=False)
+    assert not kernel.is_strangers_end(head, {12}, any_of_ours=True)
+
+
 def test_the_end_of_a_life_begins_with_the_first_of_its_last_ends() -> None:
     ends = {"old": 100.0, "worker": DIED_S - 15, "core": DIED_S - 5, "top": DIED_S}
     life = SimpleNamespace(members={name: SimpleNamespace(ended_s=end) for name, end in ends.items()})

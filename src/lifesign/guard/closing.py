@@ -303,8 +303,15 @@ def _put_evidence(
 def _put_kernel_log(bundle: Bundle, outcome: Outcome) -> None:
     """`kernel.log`, which is diagnosed with the engine's log, and apart from it what is context only."""
     faults, report = gpu_faults_of(outcome), outcome.kernel
-    evidence = [line for line in report.lines if is_evidence(line, faults)]
-    context = [line for line in report.lines if not is_evidence(line, faults)]
+    pids: set[int] | None = {proc.pid for proc in outcome.life.members}
+    if not kernel.numbers_processes_as_we_do():
+        counted = "events.oom_kill" in outcome.memory_after
+        pids = set() if counted and not oom_kills(outcome.memory_before, outcome.memory_after) else None
+    any_of_ours = pids is not None and any(pid in pids for pid, _ in report.oom_kills)
+    evidence, context = [], []
+    for line in report.lines:
+        strange = pids is not None and kernel.is_strangers_end(line, pids, any_of_ours=any_of_ours)
+        (evidence if is_evidence(line, faults) and not strange else context).append(line)
     bundle.put("kernel.log", "".join(f"{line}\n" for line in evidence))
     if context:
         bundle.put("kernel-context.log", "".join(f"{line}\n" for line in context))

@@ -28,6 +28,10 @@ RECORDS_AT_END = 200_000
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{1,20})\): (\d{1,4})(?:, pid=(\d{1,9}))?")
 _OOM = re.compile(r"(?:Killed process|oom_reaper: reaped process) (\d{1,9}) \(([^)]{1,40})\)")
 
+_VICTIM = re.compile(
+    r"(?:[Kk]ill(?:ed)? process |reaped process |oom-kill:[^\n]{0,400},pid=)(\d{1,9})|\[(\d{1,9})\]:? (?:segfault at|general protection)"
+)
+
 
 class Xid(NamedTuple):
     """An error that the NVIDIA driver reported: its number, the device's PCI address as `pci_address` writes it, the
@@ -193,6 +197,17 @@ def pci_address(text: str) -> str:
     if len(parts) == 2:
         parts.insert(0, "0")
     return ":".join([parts[0][-4:].rjust(4, "0"), *parts[1:]])
+
+
+def is_strangers_end(line: str, pids: set[int], *, any_of_ours: bool) -> bool:
+    """Whether a line tells of a killed or crashed process that is none of `pids`, or heads the report of such a kill.
+
+    any_of_ours: the kernel killed one of `pids` as well, so that a head without a number may be its.
+    """
+    found = _VICTIM.search(line[:1000])
+    if found is not None:
+        return int(found.group(1) or found.group(2)) not in pids
+    return "invoked oom-killer" in line and not any_of_ours
 
 
 def format_record(record: bytes) -> str:
