@@ -34,6 +34,7 @@ PAGE_EVERY_S = 10.0
 
 @app.command()
 def watch(
+    context: typer.Context,
     target: Annotated[str, typer.Argument(help="A pid of the engine, its server's URL, or a recording (--replay).")],
     metrics: Annotated[str | None, typer.Option(help="URL of the metrics page, if it can't be found.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON event per line.")] = False,
@@ -66,7 +67,9 @@ def watch(
             raise UsageError(f"{name} must be a number above 0; {value:g} is not")
     reporter = make_reporter(json_output, language, every)
     if replay:
-        raise typer.Exit(_replay(Path(target), patience, reporter))
+        source = context.get_parameter_source("patience")
+        given = source is not None and source.name != "DEFAULT"  # else that of the recording
+        raise typer.Exit(_replay(Path(target), patience if given else None, reporter))
     tree, endpoint = _find(target, metrics)
     session = Session(tree, endpoint, reporter, ask, restart_cost, patience, save)
     with contextlib.ExitStack() as stack:
@@ -253,14 +256,13 @@ class Session:
         self._captures.append(thread)
 
 
-def _replay(path: Path, patience: float, reporter: Reporter) -> int:
-    from lifesign.guard.detector.core import Settings
+def _replay(path: Path, patience: float | None, reporter: Reporter) -> int:
     from lifesign.guard.detector.replay import replay
 
     try:
         with path.open(encoding="utf-8", errors="replace") as lines:
             different = died = 0
-            for told in replay(lines, Settings(patience=patience), str(path)):
+            for told in replay(lines, name=str(path), patience=patience):
                 different += not told.same
                 died += reporter.replayed(told)
     except OSError as error:

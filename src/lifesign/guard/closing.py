@@ -27,11 +27,12 @@ from lifesign.guard.evidence.redact import redact_command, redact_environment
 from lifesign.guard.evidence.requests import in_flight
 from lifesign.guard.evidence.versions import versions
 from lifesign.guard.outcome import Outcome
+from lifesign.guard.recording import drop_recording, newest_events
 from lifesign.guard.restart import Change, Decision, Died
 from lifesign.guard.ruling import End, Facts, Ruling, rule
 from lifesign.text import T
 
-MAX_EVENTS_BYTES = 8 << 20
+MAX_EVENTS_BYTES = 9 << 20
 MAX_SCAN_BYTES = 32 << 20
 DYING_S = 60.0
 
@@ -290,14 +291,25 @@ def _put_evidence(
     bundle.put("environment.json", json.dumps(redact_environment(environment), indent=1, ensure_ascii=False))
     bundle.put("command.txt", "\n".join(redact_command(command)) + "\n")
     bundle.put("versions.json", json.dumps(versions(context.helpers, command), indent=1))
-    events = context.state.root / "events" / f"{life.id}.jsonl"
-    with suppress(OSError):
-        size = events.stat().st_size
-        with events.open("rb") as file:
-            bundle.put("events.jsonl", file.read(MAX_EVENTS_BYTES))
-        if size > MAX_EVENTS_BYTES:
-            bundle.left_out.append(f"events.jsonl: {size - MAX_EVENTS_BYTES} bytes at its end")
-        events.unlink()
+    _put_events(context, bundle, life.id)
+
+
+def _put_events(context: Context, bundle: Bundle, life_id: str) -> None:
+    """The newest events of the detector; the originals go only once they are in the bundle."""
+    folder = context.state.root / "events"
+    try:
+        content, omitted = newest_events(folder, life_id, MAX_EVENTS_BYTES)
+    except OSError as error:
+        bundle.left_out.append(f"events.jsonl: {error.strerror or error}; what there is lies in {folder}")
+        return
+    if not content:
+        return
+    if not bundle.put("events.jsonl", content):
+        bundle.left_out.append(f"events.jsonl: the events stay in {folder}")
+        return
+    if omitted:
+        bundle.left_out.append(f"events.jsonl: {omitted} bytes at its start")
+    drop_recording(folder, life_id)
 
 
 def _put_kernel_log(bundle: Bundle, outcome: Outcome) -> None:
@@ -308,7 +320,8 @@ def _put_kernel_log(bundle: Bundle, outcome: Outcome) -> None:
         counted = "events.oom_kill" in outcome.memory_after
         pids = set() if counted and not oom_kills(outcome.memory_before, outcome.memory_after) else None
     any_of_ours = pids is not None and any(pid in pids for pid, _ in report.oom_kills)
-    evidence, context = [], []
+    evidence: list[str] = []
+    context: list[str] = []
     for line in report.lines:
         strange = pids is not None and kernel.is_strangers_end(line, pids, any_of_ours=any_of_ours)
         (evidence if is_evidence(line, faults) and not strange else context).append(line)
@@ -342,8 +355,7 @@ def _log_lines(path: Path) -> list[str]:
 def drop_captures(root: Path, life_id: str) -> None:
     """Captures of a life that didn't die (withdrawn suspicions) are not kept."""
     shutil.rmtree(root / "captures" / life_id, ignore_errors=True)
-    with suppress(OSError):
-        (root / "events" / f"{life_id}.jsonl").unlink()
+    drop_recording(root / "events", life_id)
 
 
 _SUSPECTED = (

@@ -12,7 +12,6 @@ import signal
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, TextIO, cast
 
 from lifesign.guard import procs
 from lifesign.guard.context import Context
@@ -34,18 +33,17 @@ from lifesign.guard.detector.events import (
     Resume,
 )
 from lifesign.guard.detector.policy import Backend, StepSize
-from lifesign.guard.detector.replay import RecordingDetector
 from lifesign.guard.detector.states import VIEW, Finding, State
 from lifesign.guard.life import Life, Member
 from lifesign.guard.outcome import Call
 from lifesign.guard.pages import EnginePages
+from lifesign.guard.recording import Recording
 from lifesign.guard.sensor import Sensor
 from lifesign.guard.session import Session
 from lifesign.guard.settings import option_of
 from lifesign.text import T, is_whole
 
 PROGRESS_STEPS, PROGRESS_REQUESTS = 200, 10
-RECORDING_BYTES = 32 << 20
 _ACCELERATORS = ("/dev/nvidiactl", "/dev/kfd", "/dev/davinci_manager", "/dev/dri/renderD128")
 
 
@@ -58,12 +56,9 @@ class EngineWatcher:
         key = option_of(context.settings.command, "--api-key") or os.environ.get("VLLM_API_KEY")
         self._pages = EnginePages.at(url, key)
         self._core = Detector(DetectorSettings(may_resume=may_resume, canary=canary and self._pages is not None))
-        self._detector: Detector | RecordingDetector = self._core
         self._start_s: float | None = None
         self._sensor: Sensor | None = None
-        self._recording: IO[str] | None = None
-        self._recorded_bytes = 0
-        self._finished_at_start = 0.0
+        self._recording: Recording | None = None
         self._steps_at_start = 0
         self._begun_s = 0.0
         self._suspected = False
@@ -72,7 +67,7 @@ class EngineWatcher:
     def begin(self, life: Life) -> None:
         """A life starts: a new recording, the same memory."""
         context = self._context
-        self._open_recording(life)
+        self._recording = Recording(context.state.root / "events", life.id, self._core, context.note)
         self._verdict = None
         self._suspected = False
         self._steps_at_start = self._core.steps_seen
@@ -134,30 +129,12 @@ class EngineWatcher:
             self._sensor.stop()
             self._sensor = None
         if self._recording is not None:
-            with suppress(OSError):
-                self._recording.close()
+            self._recording.close()
             self._recording = None
 
     def _tell(self, event: Event) -> list[Command]:
-        commands = self._detector.handle(event, self._context.clock())
-        if self._recording is not None:
-            with suppress(OSError):
-                self._recording.flush()
-                if self._recording.tell() > RECORDING_BYTES:
-                    self._context.note("the recording of detector events is full")
-                    self._detector, self._recording = self._core, None
-        return commands
-
-    def _open_recording(self, life: Life) -> None:
-        self._detector = self._core
-        folder = self._context.state.root / "events"
-        try:
-            folder.mkdir(exist_ok=True)
-            self._recording = (folder / f"{life.id}.jsonl").open("w", encoding="utf-8")
-        except OSError:
-            self._recording = None
-            return
-        self._detector = RecordingDetector(self._core, cast("TextIO", _Forgiving(self._recording)))
+        judge = self._recording or self._core
+        return judge.handle(event, self._context.clock())
 
     def _act(self, command: Command, session: Session) -> None:
         context = self._context
@@ -211,19 +188,6 @@ class EngineWatcher:
             context.voice.say(_WELL)
             context.notifier.send("recovered", change.finding.value, state=change.new.value)
         self._suspected = bad
-
-
-class _Forgiving:
-    """A text stream whose writes may fail: a full disk must not stop the detector."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        """Write, or don't."""
-        with suppress(OSError, ValueError):
-            return self._stream.write(text)
-        return 0
 
 
 def in_words(finding: Finding) -> T:

@@ -1,21 +1,35 @@
 """Recording what a detector was told, and telling it again: the same events give the same commands, bit for bit.
 
-One JSON object per line: `{"t": seconds, "event": {...}, "commands": [...]}`. Python writes a float with as many digits
-as it takes to read the same float back, so a recording loses nothing.
+One JSON object per line: `{"t": seconds, "event": {...}, "commands": [...]}`, and before the first event, and wherever
+lines are missing or the settings change, `{"t": seconds, "checkpoint": {...}}`: the detector as it was at that moment
+(see `checkpoint`). A recording may therefore begin anywhere in a life. Recordings of earlier releases have no checkpoint;
+they are told to a fresh detector.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TextIO
 
 from lifesign.errors import SourceError, UsageError
+from lifesign.guard.detector.checkpoint import freeze, thaw
 from lifesign.guard.detector.core import Detector, Settings
 from lifesign.guard.detector.events import Command, Event, event_from_dict, to_dict
 
 LINE_MAX = 1 << 20
+
+
+def checkpoint_line(detector: Detector, now_s: float) -> str:
+    """The line that says what the detector was at `now_s`, before the event that follows."""
+    return json.dumps({"t": now_s, "checkpoint": freeze(detector)}, separators=(",", ":")) + "\n"
+
+
+def event_line(now_s: float, event: Event, commands: list[Command]) -> str:
+    """The line of one event and what followed from it."""
+    line = {"t": now_s, "event": to_dict(event), "commands": [to_dict(one) for one in commands]}
+    return json.dumps(line, separators=(",", ":")) + "\n"
 
 
 class RecordingDetector:
@@ -24,12 +38,15 @@ class RecordingDetector:
     def __init__(self, detector: Detector, out: TextIO) -> None:
         self.detector = detector
         self._out = out
+        self._settings: Settings | None = None
 
     def handle(self, event: Event, now_s: float) -> list[Command]:
         """As `Detector.handle`, recorded."""
+        if self._settings != self.detector.settings:  # its owner may change them on the way
+            self._settings = replace(self.detector.settings)
+            self._out.write(checkpoint_line(self.detector, now_s))
         commands = self.detector.handle(event, now_s)
-        line = {"t": now_s, "event": to_dict(event), "commands": [to_dict(one) for one in commands]}
-        self._out.write(json.dumps(line, separators=(",", ":")) + "\n")
+        self._out.write(event_line(now_s, event, commands))
         return commands
 
 
@@ -44,27 +61,50 @@ class Replayed:
     same: bool
 
 
-def replay(lines: Iterable[str], settings: Settings | None = None, name: str = "recording") -> Iterator[Replayed]:
-    """Tell a fresh detector the recorded events. Raises SourceError for a line that can't be read."""
+def replay(
+    lines: Iterable[str],
+    settings: Settings | None = None,
+    name: str = "recording",
+    *,
+    patience: float | None = None,
+) -> Iterator[Replayed]:
+    """Tell a detector the recorded events: the recorded one, or a fresh one with `settings` where none was recorded.
+
+    patience: instead of the recorded one, to see what it would have changed. Raises SourceError for a line that can't be
+    read.
+    """
     detector = Detector(settings)
+    if patience is not None:
+        detector.settings.patience = patience
     for number, text in enumerate(lines, start=1):
         if not text.strip():
             continue
-        now_s, event, recorded = _parse(text, number, name)
+        data, now_s = _read(text, number, name)
+        try:
+            if "checkpoint" in data:
+                detector = thaw(data["checkpoint"])
+                if patience is not None:
+                    detector.settings.patience = patience
+                continue
+            event, recorded = event_from_dict(data["event"]), list(data.get("commands", []))
+        except UsageError as error:
+            raise SourceError(name, str(error), number) from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _no_recording(error, number, name) from None
         commands = detector.handle(event, now_s)
         same = [to_dict(one) for one in commands] == recorded
         yield Replayed(number, now_s, event, commands, same)
 
 
-def _parse(text: str, number: int, name: str) -> tuple[float, Event, list[Any]]:
+def _read(text: str, number: int, name: str) -> tuple[dict[str, Any], float]:
     if len(text) > LINE_MAX:
         raise SourceError(name, "a line is too long for a recording", number)
     try:
         data = json.loads(text)
-        return float(data["t"]), event_from_dict(data["event"]), list(data.get("commands", []))
-    except UsageError as error:
-        raise SourceError(name, str(error), number) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SourceError(
-            name, f"not a line of a recording ({error}); give the file that --record wrote", number
-        ) from None
+        return data, float(data["t"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _no_recording(error, number, name) from None
+
+
+def _no_recording(error: Exception, number: int, name: str) -> SourceError:
+    return SourceError(name, f"not a line of a recording ({error}); give the file that --record wrote", number)
