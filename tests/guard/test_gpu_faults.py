@@ -93,13 +93,17 @@ def test_the_engines_devices_come_from_nvidia_smi(tmp_path: Path, monkeypatch: p
     assert (found.own, found.visible) == (frozenset({OWN}), frozenset({OWN, FOREIGN}))
     assert EngineGpus.load(json.loads(json.dumps(SERVED.as_json()))) == SERVED
     assert EngineGpus.load(None) == EngineGpus()
-    tool.write_text("#!/bin/sh\necho 'Unable to determine the device handle for GPU0: 0000:3B:00.0: GPU is lost'\nexit 15\n")
+    tool.write_text(
+        "#!/bin/sh\necho 'Unable to determine the device handle for GPU0: 0000:3B:00.0: GPU is lost'\nexit 15\n"
+    )
     assert devices.engine_gpus(Helpers(), {41}) == EngineGpus()
     monkeypatch.setenv("PATH", "/nonexistent")
     assert devices.engine_gpus(Helpers(), {41}) == EngineGpus()
 
 
-def outcome_of(report: KernelReport, *, gpus: EngineGpus | None = None, memory: dict[str, Any] | None = None) -> Outcome:
+def outcome_of(
+    report: KernelReport, *, gpus: EngineGpus | None = None, memory: dict[str, Any] | None = None
+) -> Outcome:
     life = Life("1-abc", 1, procs.ProcId(10, 1), lambda: DIED_S)
     for pid, role, name in ((10, "api", "APIServer"), (11, "core", "EngineCore"), (12, "worker", "Worker_TP0")):
         life.join(procs.ProcId(pid, 1), 1, role, name)

@@ -122,7 +122,9 @@ def test_a_folder_that_takes_nothing_stops_no_detector(tmp_path: Path, notes: li
     assert len(notes) == 1
 
 
-def test_too_much_is_cut_where_it_still_replays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notes: list[str]) -> None:
+def test_too_much_is_cut_where_it_still_replays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notes: list[str]
+) -> None:
     monkeypatch.setattr(recording, "FILE_BYTES", 20_000)
     tell(Recording(tmp_path, "life", Detector(), notes.append), busy(0.0, 2000))
     whole = b"".join(path.read_bytes() for path in recording_paths(tmp_path, "life"))

@@ -19,6 +19,7 @@ from lifesign.guard.helpers import Helpers
 from lifesign.guard.life import Life, Member
 from lifesign.guard.pages import EnginePages
 from lifesign.guard.procs import ProcId
+from lifesign.guard.sockets import listeners
 
 CAPTURE_S = 5.0
 
@@ -42,10 +43,11 @@ def capture_in_background(
     """Start a capture of all living engine processes; `done` is set when it is complete or its time is up."""
     capture = Capture(folder, why, clock())
     targets = [member for member in life.alive() if member.role not in ("tracker",)]
+    url = _own_page(life, engine_url, capture)
 
     def work() -> None:
         try:
-            _capture(helpers, targets, capture, engine_url)
+            _capture(helpers, targets, capture, url)
         except Exception as error:  # the black box must never take the guard down
             capture.left_out.append(f"capture broke off: {type(error).__name__}: {error}")
         finally:
@@ -54,6 +56,20 @@ def capture_in_background(
 
     threading.Thread(target=work, name="lifesign-capture", daemon=True).start()
     return capture
+
+
+def _own_page(life: Life, engine_url: str | None, capture: Capture) -> str | None:
+    """Where this engine's pages are. At the address that its command line names another engine may answer."""
+    known = life.details.get("page")
+    if isinstance(known, str):
+        return known
+    pages = EnginePages.at(engine_url)
+    if pages is None:
+        return None
+    if not listeners(pages.endpoint.port, [member.id.pid for member in life.alive()]):
+        capture.left_out.append(f"metrics.txt: no process of this engine listens on port {pages.endpoint.port}")
+        return None
+    return engine_url
 
 
 def _capture(helpers: Helpers, targets: list[Member], capture: Capture, engine_url: str | None) -> None:

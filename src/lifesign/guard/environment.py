@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lifesign.guard import procs
 from lifesign.guard.procs import MARKER
-from lifesign.guard.settings import Settings, engine_url
+from lifesign.guard.settings import Settings, serves_vllm
 
 OWNER_FILE = ".lifesign-owner"
 """In a life's temporary folder: the guard and the top process, so that `reap` can tell whether anybody uses it."""
@@ -50,7 +50,7 @@ def engine_environment(
         with suppress(KeyError, OSError):
             environment.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(usual, f"torchinductor_{getpass.getuser()}"))
         environment["TMPDIR"] = str(tmp)
-    if settings.own_timeouts and settings.detector and engine_url(settings.command):
+    if settings.own_timeouts and settings.detector and serves_vllm(settings.command):
         environment.setdefault("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", str(OWN_RPC_TIMEOUT_S))
         environment.setdefault("VLLM_RINGBUFFER_WARNING_INTERVAL", "10")
     return environment

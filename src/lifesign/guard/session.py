@@ -31,6 +31,7 @@ from lifesign.guard.evidence.kernel import KernelTail
 from lifesign.guard.evidence.redact import redact_command
 from lifesign.guard.life import ENGINE_ROLES, Life, Member
 from lifesign.guard.outcome import Call, Outcome, Watcher
+from lifesign.guard.settings import serves_vllm
 from lifesign.guard.spawn import KeeperLink, Streams, open_streams, spawn_engine, spawn_keeper
 from lifesign.guard.statedir import write_json
 from lifesign.guard.strangers import Strangers
@@ -155,7 +156,9 @@ class Session:
             owner = {"guard": procs.identify(os.getpid()), "top": top}
             with suppress(OSError):
                 (Path(str(details["tmp"])) / OWNER_FILE).write_text(json.dumps(owner))
-        self.life.start("APIServer" if settings.engine_url else Path(settings.command[0]).name)
+        self.life.start(
+            "APIServer" if settings.engine_url or serves_vllm(settings.command) else Path(settings.command[0]).name
+        )
         self._selector.register(context.inbox.fd, selectors.EVENT_READ)
         self._watch_exit(self.life.top)
         self._save_life()

@@ -9,6 +9,8 @@ from lifesign.errors import UsageError
 from lifesign.guard.probes.metrics import parse_url
 from lifesign.text import Lang, is_whole
 
+CONFIG_BYTES = 1 << 20
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -40,6 +42,11 @@ class Settings:
     keep_incidents: int = 20
     keep_prompts: bool = False
     lang: Lang = "en"
+
+    @property
+    def url_is_given(self) -> bool:
+        """Whether the user said where the engine answers; what the command line says may be another engine's port."""
+        return self.engine_url is not None and self.engine_url != engine_url(self.command)
 
 
 def parse_http(text: str) -> tuple[str, int] | None:
@@ -77,28 +84,62 @@ def address_of(url: str | None) -> tuple[str, int] | None:
 
 
 def option_of(command: tuple[str, ...] | list[str], name: str) -> str | None:
-    """Value of `--name VALUE` or `--name=VALUE` in a command line; the last one counts, as in argparse."""
+    """Value of `--name VALUE` or `--name=VALUE` in a command line; the last one counts, as in argparse.
+
+    vLLM takes underscores for dashes (`--ssl_keyfile`), so we do.
+    """
     value = None
     for index, word in enumerate(command):
-        if word == name and index + 1 < len(command):
+        flag, equals, rest = word.partition("=")
+        if not flag.startswith("--") or flag.replace("_", "-") != name:
+            continue
+        if equals:
+            value = rest
+        elif index + 1 < len(command):
             value = command[index + 1]
-        elif word.startswith(name + "="):
-            value = word[len(name) + 1 :]
     return value
 
 
-def engine_url(command: tuple[str, ...]) -> str | None:
-    """Where the engine of `vllm serve ...` will answer, as the command line says; None if it doesn't look like vLLM."""
+def setting_of(command: tuple[str, ...] | list[str], name: str) -> str | None:
+    """Value of `--name` on the command line, else in the YAML file that `--config` names, as vLLM reads both."""
+    return option_of(command, name) or _config_of(command).get(name.removeprefix("--"))
+
+
+def _config_of(command: tuple[str, ...] | list[str]) -> dict[str, str]:
+    """The plain values of the `--config` file, by long name; empty when it can't be read: vLLM will say so itself."""
+    path = option_of(command, "--config")
+    if path is None or not path.endswith((".yaml", ".yml")):
+        return {}
+    import yaml
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            data = yaml.safe_load(file.read(CONFIG_BYTES))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        return {}
+    values = data.items() if isinstance(data, dict) else ()
+    return {str(key).replace("_", "-"): str(value) for key, value in values if isinstance(value, str | int | float)}
+
+
+def serves_vllm(command: tuple[str, ...] | list[str]) -> bool:
+    """Whether this looks like the command line of a vLLM server."""
     words = [Path(word).name for word in command]
-    serves = "vllm" in words and "serve" in words
-    if not serves and not any("api_server" in word for word in command):
+    return ("vllm" in words and "serve" in words) or any("api_server" in word for word in command)
+
+
+def engine_url(command: tuple[str, ...]) -> str | None:
+    """Where the engine of `vllm serve ...` will answer, as its command line and `--config` file say.
+
+    None if it doesn't look like vLLM, or answers on a Unix socket only.
+    """
+    if not serves_vllm(command) or setting_of(command, "--uds"):
         return None
-    port = option_of(command, "--port") or "8000"
+    port = setting_of(command, "--port") or "8000"
     if not is_whole(port):
         return None
-    host = option_of(command, "--host") or "127.0.0.1"
+    host = setting_of(command, "--host") or "127.0.0.1"
     host = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
-    scheme = "https" if option_of(command, "--ssl-keyfile") else "http"
+    scheme = "https" if setting_of(command, "--ssl-keyfile") else "http"
     url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
     try:
         address_of(url)

@@ -36,11 +36,10 @@ from lifesign.guard.detector.policy import Backend, StepSize
 from lifesign.guard.detector.states import VIEW, Finding, State
 from lifesign.guard.life import Life, Member
 from lifesign.guard.outcome import Call
-from lifesign.guard.pages import EnginePages
 from lifesign.guard.recording import Recording
 from lifesign.guard.sensor import Sensor
 from lifesign.guard.session import Session
-from lifesign.guard.settings import option_of
+from lifesign.guard.settings import serves_vllm, setting_of
 from lifesign.text import T, is_whole
 
 PROGRESS_STEPS, PROGRESS_REQUESTS = 200, 10
@@ -52,10 +51,10 @@ class EngineWatcher:
 
     def __init__(self, context: Context, *, canary: bool = True, may_resume: bool = False) -> None:
         self._context = context
-        url = context.settings.engine_url
-        key = option_of(context.settings.command, "--api-key") or os.environ.get("VLLM_API_KEY")
-        self._pages = EnginePages.at(url, key)
-        self._core = Detector(DetectorSettings(may_resume=may_resume, canary=canary and self._pages is not None))
+        command = context.settings.command
+        self._key = setting_of(command, "--api-key") or os.environ.get("VLLM_API_KEY")
+        may_ask = context.settings.engine_url is not None or serves_vllm(command)
+        self._core = Detector(DetectorSettings(may_resume=may_resume, canary=canary and may_ask))
         self._start_s: float | None = None
         self._sensor: Sensor | None = None
         self._recording: Recording | None = None
@@ -72,7 +71,7 @@ class EngineWatcher:
         self._suspected = False
         self._steps_at_start = self._core.steps_seen
         self._begun_s = context.clock()
-        self._sensor = Sensor(life, self._pages, context, self._core)
+        self._sensor = Sensor(life, self._key, context, self._core)
         restart_s = self._start_s if self._start_s is not None else 60.0
         self._tell(
             Begin(backend=backend(), tier="outside", restart_s=restart_s, max_size=max_size(context.settings.command))
@@ -107,6 +106,8 @@ class EngineWatcher:
                 self._act(command, session)
         if sensor.gpus.visible:
             session.life.details["gpus"] = sensor.gpus.as_json()
+        if sensor.page:
+            session.life.details["page"] = sensor.page
         if sensor.came_up and session.start_s is None:
             session.mark_ready()
         board = self._context.board
@@ -202,8 +203,8 @@ def backend() -> Backend:
 
 def max_size(command: tuple[str, ...]) -> StepSize:
     """The largest step that the command line allows; vLLM's usual defaults where it doesn't say."""
-    sequences = option_of(command, "--max-num-seqs")
-    tokens = option_of(command, "--max-num-batched-tokens")
+    sequences = setting_of(command, "--max-num-seqs")
+    tokens = setting_of(command, "--max-num-batched-tokens")
     return StepSize(
         int(sequences) if sequences and is_whole(sequences) else 256,
         int(tokens) if tokens and is_whole(tokens) else 8192,

@@ -77,7 +77,10 @@ def _fits(part: Any, usual: Any) -> bool:
         rows = part.items() if isinstance(part, dict) else [(None, None)]
         return all(
             isinstance(key, int)
-            and (isinstance(one, (*number, Activity)) or (isinstance(one, tuple) and list(map(type, one)) == [float, float]))
+            and (
+                isinstance(one, (*number, Activity))
+                or (isinstance(one, tuple) and list(map(type, one)) == [float, float])
+            )
             for key, one in rows
         )
     if isinstance(usual, bool) or type(usual) not in number:
