@@ -7,14 +7,21 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lifesign.guard import procs
+from lifesign.guard.blackbox import capture_in_background
 from lifesign.guard.evidence import kernel, memory, redact, requests, stacks, versions
-from lifesign.guard.helpers import Helpers
+from lifesign.guard.helpers import HelperResult, Helpers
+from lifesign.guard.life import Life
+
+from .harness import wait_until
 
 
 @pytest.mark.parametrize(
@@ -275,7 +282,7 @@ def test_stacks_of_a_running_and_of_a_stopped_process(sleeper: subprocess.Popen[
     assert proc is not None
     helpers = Helpers()
     deadline = time.monotonic() + 10
-    while "here" not in (text := stacks.python_stacks(helpers, [proc])[proc]) and time.monotonic() < deadline:
+    while "here" not in (text := dict(stacks.python_stacks(helpers, [proc]))[proc]) and time.monotonic() < deadline:
         if "no Python stack" in text and "ermission" in text:
             pytest.skip("py-spy may not look here")
     assert "here" in text
@@ -292,8 +299,89 @@ def test_without_pyspy_the_text_says_so(monkeypatch: pytest.MonkeyPatch, sleeper
     monkeypatch.setattr(stacks, "find_py_spy", lambda: None)
     proc = procs.identify(sleeper.pid)
     assert proc is not None
-    assert "pip install" in stacks.python_stacks(Helpers(), [proc])[proc]
+    assert "pip install" in dict(stacks.python_stacks(Helpers(), [proc]))[proc]
     assert "ended" in stacks.kernel_view(procs.ProcId(sleeper.pid, 1))
+
+
+class PySpy:
+    """Stands in for the tool: hangs for some processes until it is let go, answers at once for the others."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, hanging: set[int], states: dict[int, str] | None = None
+    ) -> None:
+        self.hanging, self.calls = hanging, {}
+        self.let_go = threading.Event()
+        self.now_s = 0.0
+
+        def stat(pid: int) -> object:
+            return procs.Stat(pid, "python", (states or {}).get(pid, "S"), 1, 1, 1, 1, 0, 0)
+
+        monkeypatch.setattr(stacks, "find_py_spy", lambda: "/bin/py-spy")
+        monkeypatch.setattr(stacks.procs, "read_stat", stat)
+
+    def run(self, argv: list[str], timeout_s: float) -> HelperResult:
+        pid = int(argv[argv.index("--pid") + 1])
+        self.calls[pid] = (argv, timeout_s)
+        if pid in self.hanging:
+            assert self.let_go.wait(30), "nobody took the good stack in the meantime"
+            return HelperResult(None, "", "py-spy gave no answer")
+        return HelperResult(0, f"Thread {pid}: here\n")
+
+    def ask(self, pids: list[int]) -> Iterator[tuple[procs.ProcId, str]]:
+        tool: Any = self
+        return stacks.python_stacks(tool, [procs.ProcId(pid, 1) for pid in pids], lambda: self.now_s)
+
+
+def test_a_stack_is_there_before_the_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    spy = PySpy(monkeypatch, set(range(1, 10)))
+    told = spy.ask(list(range(1, 11)))
+    proc, text = next(told)  # nine hang: the tenth must come all the same
+    assert (proc.pid, text) == (10, "Thread 10: here\n")
+    spy.let_go.set()
+    rest = dict(told)
+    assert len(rest) == 9
+    assert all(text.startswith("no Python stack: py-spy gave no answer") for text in rest.values())
+
+
+def test_all_stacks_together_have_one_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    spy = PySpy(monkeypatch, set())
+    told = spy.ask([1, 2, 3])
+    next(told)
+    assert spy.calls[1][1] == stacks.PYSPY_TIMEOUT_S
+    list(told)
+    late = PySpy(monkeypatch, set())
+    times = iter([0.0, stacks.STACKS_S - 1.0, stacks.STACKS_S - 0.1])
+    tool: Any = late
+    monkeypatch.setattr(stacks, "MAX_PARALLEL", 1)
+    got = dict(stacks.python_stacks(tool, [procs.ProcId(1, 1), procs.ProcId(2, 1)], lambda: next(times)))
+    assert late.calls[1][1] == 1.0
+    assert 2 not in late.calls
+    assert "no time left" in got[procs.ProcId(2, 1)]
+
+
+def test_what_is_in_the_kernel_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = {1: "S", 2: "T", 3: "t", 4: "D", 5: "R", 6: "Z"}
+    spy = PySpy(monkeypatch, set(), states)
+    got = dict(spy.ask(list(states)))
+    assert {pid for pid, (argv, _) in spy.calls.items() if "--nonblocking" in argv} == {2, 3, 4}
+    assert set(spy.calls) == {1, 2, 3, 4, 5}
+    assert "has ended" in got[procs.ProcId(6, 1)]
+
+
+def test_a_capture_cut_off_holds_what_was_ready(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    spy = PySpy(monkeypatch, {1})
+    life = Life("1-x", 1, procs.ProcId(1, 1), lambda: 0.0)
+    for pid in (1, 2):
+        life.join(procs.ProcId(pid, 1), 1, "worker", f"Worker_TP{pid}")
+    tool: Any = spy
+    capture = capture_in_background(tool, life, tmp_path, "test", engine_url=None, clock=lambda: 0.0)
+    good = tmp_path / "stacks" / "Worker_TP2-2.txt"
+    wait_until(lambda: good.exists() and good.read_text(), "the stack that was ready", 20.0)
+    assert good.read_text() == "Thread 2: here\n"
+    assert not capture.done.is_set(), "the other one still hangs"
+    spy.let_go.set()
+    assert capture.done.wait(30)
+    assert capture.no_stack == [procs.ProcId(1, 1)]
 
 
 def test_faulthandler_is_used_only_where_it_is_on() -> None:

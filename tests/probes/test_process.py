@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -173,6 +174,26 @@ def test_stack_probe_gives_up_on_a_process_that_is_gone() -> None:
             assert probe.poll() is None
             time.sleep(0.05)
     assert not probe.request(gone.pid)
+    probe.close()
+
+
+def test_stack_probe_takes_more_than_a_pipe_holds(tmp_path: Path) -> None:
+    """A worker has dozens of threads with deep stacks: py-spy prints megabytes, and nobody reads while it runs."""
+    tool = tmp_path / "py-spy"
+    frames = [{"filename": "/usr/lib/python3/site-packages/vllm/x.py", "name": f"f{at}"} for at in range(40)]
+    threads = [{"os_thread_id": at, "frames": frames} for at in range(500)]
+    (tmp_path / "told.json").write_text(json.dumps(threads))
+    assert (tmp_path / "told.json").stat().st_size > 1 << 20
+    tool.write_text(f"#!/bin/sh\nexec cat {tmp_path}/told.json\n")
+    tool.chmod(0o755)
+    probe = StackProbe(str(tool))
+    assert probe.request(os.getpid())
+    running = probe._running
+    assert running is not None
+    assert running.wait(3.0) == 0, "it must not wait for us"
+    found = probe.poll()
+    assert found is not None
+    assert (found[0], len(found[1])) == (os.getpid(), 500)
     probe.close()
 
 

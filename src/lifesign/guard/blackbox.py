@@ -22,6 +22,7 @@ from lifesign.guard.procs import ProcId
 from lifesign.guard.sockets import listeners
 
 CAPTURE_S = 5.0
+_WORTH = {"worker": 0, "core": 1, "api": 2, "coordinator": 3}
 
 
 @dataclass
@@ -88,14 +89,15 @@ def _capture(helpers: Helpers, targets: list[Member], capture: Capture, engine_u
     for thread in side:
         thread.start()
     deadline_s = time.monotonic() + CAPTURE_S
-    ordered = sorted(targets, key=lambda member: ("worker", "core", "api", "coordinator", "other").index(member.role))
-    for proc, text in stacks.python_stacks(helpers, [member.id for member in ordered]).items():
+    ordered = sorted(targets, key=lambda member: _WORTH.get(member.role, len(_WORTH)))
+    for proc, text in stacks.python_stacks(helpers, [member.id for member in ordered]):
         member = next(member for member in ordered if member.id == proc)
         _put(capture, f"stacks/{_name(member)}.txt", text)
         if text.startswith("no Python stack"):
             capture.no_stack.append(proc)
             capture.left_out.append(f"stacks/{_name(member)}.txt: {text.strip()}")
     for member in ordered[stacks.MAX_PROCESSES :]:
+        capture.no_stack.append(member.id)
         capture.left_out.append(f"stacks/{_name(member)}.txt: more than {stacks.MAX_PROCESSES} processes")
     for thread in side:
         thread.join(max(0.1, deadline_s - time.monotonic()))

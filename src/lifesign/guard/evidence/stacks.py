@@ -1,8 +1,8 @@
 """What was each process doing? Python and native stacks, and the kernel's view, before anything is killed.
 
-Three ways, best first: py-spy (needs ptrace permission; `--nonblocking` for a stopped process, the only way that works
-there); faulthandler, by the SIGABRT that ends a process which is to be killed anyway (its stack goes to the log); and
-/proc: state, wait channel, kernel stack where permitted, per thread.
+Three ways, best first: py-spy (needs ptrace permission; `--nonblocking` for a process that is stopped or deep in the
+kernel, the only way that works there); faulthandler, by the SIGABRT that ends a process which is to be killed anyway (its
+stack goes to the log); and /proc: state, wait channel, kernel stack where permitted, per thread.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import resource
 import signal
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +22,10 @@ from lifesign.guard.probes.stacks import find_py_spy
 from lifesign.guard.procs import ProcId
 
 PYSPY_TIMEOUT_S = 4.0
+STACKS_S = 4.5
+"""For all processes together. A capture is waited for 6.5 s, and a tool that must be killed takes up to 1 s more."""
+LEAST_S = 0.2
+MAX_PARALLEL = 12
 MAX_THREADS = 64
 MAX_PROCESSES = 24
 
@@ -32,28 +38,48 @@ def ptrace_advice() -> str:
     return "give the container CAP_SYS_PTRACE (docker: --cap-add SYS_PTRACE) to get Python stacks"
 
 
-def python_stacks(helpers: Helpers, targets: list[ProcId]) -> dict[ProcId, str]:
-    """Stacks of several processes at once, by py-spy; a text that starts with `no Python stack` where there is none."""
+def python_stacks(
+    helpers: Helpers, targets: list[ProcId], clock: Callable[[], float] = time.monotonic
+) -> Iterator[tuple[ProcId, str]]:
+    """Stacks of several processes by py-spy, each as soon as it is there: one that hangs must not cost the others theirs.
+
+    All are over within about `STACKS_S`. A text that starts with `no Python stack` says why there is none.
+    """
     pyspy = find_py_spy()
     if pyspy is None:
-        return dict.fromkeys(targets, "no Python stack: py-spy is not installed (pip install 'lifesign[stacks]')\n")
+        text = "no Python stack: py-spy is not installed (pip install 'lifesign[stacks]')\n"
+        yield from ((proc, text) for proc in targets)
+        return
+    deadline_s = clock() + STACKS_S
 
     def one(proc: ProcId) -> str:
-        stat = procs.read_stat(proc.pid)
-        if stat is None or stat.start_ticks != proc.start_ticks or stat.state in "ZX":
-            return "no Python stack: the process has ended\n"
-        argv = [pyspy, "dump", "--pid", str(proc.pid)]
-        if stat.state in "Tt":
-            argv.append("--nonblocking")
-        result = helpers.run(argv, PYSPY_TIMEOUT_S)
-        if result.code == 0 and result.output.strip():
-            return result.output
-        reason = result.note or " ".join(result.output.split())[:300]
-        hint = f"; {ptrace_advice()}" if "ermission" in reason or "EPERM" in reason else ""
-        return f"no Python stack: {reason or 'py-spy failed'}{hint}\n"
+        left_s = min(PYSPY_TIMEOUT_S, deadline_s - clock())
+        if left_s < LEAST_S:
+            return "no Python stack: there was no time left\n"
+        try:
+            return _python_stack(helpers, pyspy, proc, left_s)
+        except Exception as error:  # the stacks of the others are worth more than this one
+            return f"no Python stack: {type(error).__name__}: {error}\n"
 
-    with ThreadPoolExecutor(max_workers=4) as pool:
-        return dict(zip(targets[:MAX_PROCESSES], pool.map(one, targets[:MAX_PROCESSES]), strict=True))
+    with ThreadPoolExecutor(max_workers=MAX_PARALLEL) as pool:
+        waiting = {pool.submit(one, proc): proc for proc in targets[:MAX_PROCESSES]}
+        for done in as_completed(waiting):
+            yield waiting[done], done.result()
+
+
+def _python_stack(helpers: Helpers, pyspy: str, proc: ProcId, timeout_s: float) -> str:
+    stat = procs.read_stat(proc.pid)
+    if stat is None or stat.start_ticks != proc.start_ticks or stat.state in "ZX":
+        return "no Python stack: the process has ended\n"
+    argv = [pyspy, "dump", "--pid", str(proc.pid)]
+    if stat.state in "TtD":  # pausing a stopped process never returns, and one in the kernel may stay there for long
+        argv.append("--nonblocking")
+    result = helpers.run(argv, timeout_s)
+    if result.code == 0 and result.output.strip():
+        return result.output
+    reason = result.note or " ".join(result.output.split())[:300]
+    hint = f"; {ptrace_advice()}" if "ermission" in reason or "EPERM" in reason else ""
+    return f"no Python stack: {reason or 'py-spy failed'}{hint}\n"
 
 
 def kernel_view(proc: ProcId) -> str:

@@ -13,12 +13,13 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 TIMEOUT_S = 5.0
-OUTPUT_BYTES = 1 << 20
+OUTPUT_BYTES = 8 << 20
 FAILURES_BORNE = 3
 
 
@@ -34,6 +35,7 @@ class StackProbe:
     def __init__(self, program: str | None = None) -> None:
         self._program = program if program is not None else find_py_spy()
         self._running: subprocess.Popen[bytes] | None = None
+        self._output: IO[bytes] | None = None
         self._pid = 0
         self._deadline_s = 0.0
         self._failures: dict[int, int] = {}
@@ -48,12 +50,18 @@ class StackProbe:
         if self._program is None or self._running is not None or self._failures.get(pid, 0) >= FAILURES_BORNE:
             return False
         command = [self._program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
+        # A file, for nobody reads while it runs: a pipe holds 64 KiB, and a worker of fifty threads has more to say.
+        try:
+            self._output = tempfile.TemporaryFile()
+        except OSError:
+            return False
         try:
             self._running = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+                command, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.DEVNULL
             )
         except OSError:
             self._program = None
+            self._output.close()
             return False
         self._pid = pid
         self._deadline_s = time.monotonic() + TIMEOUT_S
@@ -69,8 +77,9 @@ class StackProbe:
                 self._end()
                 self._failures[self._pid] = self._failures.get(self._pid, 0) + 1
             return None
-        assert running.stdout is not None
-        output = running.stdout.read(OUTPUT_BYTES)
+        assert self._output is not None
+        self._output.seek(0)
+        output = self._output.read(OUTPUT_BYTES)
         good = running.returncode == 0
         self._end()
         marks = fingerprints(output) if good else {}
@@ -85,9 +94,10 @@ class StackProbe:
             return
         with contextlib.suppress(OSError):
             running.kill()
-        running.wait(5.0)
-        if running.stdout is not None:
-            running.stdout.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            running.wait(5.0)
+        if self._output is not None:
+            self._output.close()
 
     def close(self) -> None:
         """End a dump that is under way."""
