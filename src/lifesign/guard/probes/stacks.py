@@ -52,7 +52,7 @@ class StackProbe:
         command = [self._program, "dump", "--nonblocking", "--json", "--pid", str(pid)]
         # A file, for nobody reads while it runs: a pipe holds 64 KiB, and a worker of fifty threads has more to say.
         try:
-            self._output = tempfile.TemporaryFile()
+            self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed in _end)
         except OSError:
             return False
         try:
