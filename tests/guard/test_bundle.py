@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -107,6 +111,7 @@ def test_what_does_not_fit_is_named(state: StateDir, monkeypatch: pytest.MonkeyP
     assert bundle.put("in-the-way", "text") is False
     assert bundle.left_out == ["in-the-way (4 bytes): Is a directory"]
     assert not (state.root / "reserve").exists(), "the reserve was given back before giving up"
+    bundle.sync()
     archive = bundle.finish()
     assert archive is not None
     assert f"{bundle.id}/in-the-way" in list_archive(archive)
@@ -175,6 +180,136 @@ def test_json_that_is_no_object_or_endless_is_none(tmp_path: Path) -> None:
     for text in ("[1]", "", "{", "[" * 100_000):
         (tmp_path / "x.json").write_text(text)
         assert read_json(tmp_path / "x.json") is None
+
+
+def full(*_: object) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+NO_SPACE = "No space left on device"
+
+
+def test_full_when_the_folder_is_made(state: StateDir, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    real = Path.write_bytes
+
+    def write(path: Path, data: bytes) -> int:
+        return full() if path.name == ".room" else real(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", write)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    bundle = Bundle(state, "i")
+    assert bundle.folder.parent == tmp_path
+    assert bundle.left_out == [f"the state folder takes nothing ({NO_SPACE}): this bundle is in {bundle.folder}"]
+    bundle.put_incident({"complete": True})
+    assert json.loads((bundle.folder / "incident.json").read_text())["left_out"] == bundle.left_out
+    assert not (state.incidents / "i").exists()
+
+
+@pytest.mark.parametrize("frees", [True, False])
+def test_full_when_a_piece_is_written(state: StateDir, monkeypatch: pytest.MonkeyPatch, frees: bool) -> None:
+    """With the reserve given back it fits, or it is named."""
+    bundle = Bundle(state, "i")
+    real = os.write
+
+    def write(fd: int, data: bytes) -> int:
+        return real(fd, data) if frees and not (state.root / "reserve").exists() else full()
+
+    monkeypatch.setattr(os, "write", write)
+    assert bundle.put("versions.json", "{}") is frees
+    assert (bundle.folder / "versions.json").exists() is frees
+    assert bundle.left_out == ([] if frees else [f"versions.json (2 bytes): {NO_SPACE}"])
+    assert [path.name for path in bundle.folder.iterdir()] == (["versions.json"] if frees else [])
+
+
+def test_full_when_the_last_word_is_written(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """incident.json says what is missing: what helps less makes room for it."""
+    bundle = Bundle(state, "i")
+    bundle.put("events.jsonl", "x" * 100)
+    bundle.put("environment.json", "{}")
+    real = os.write
+
+    def write(fd: int, data: bytes) -> int:
+        return full() if (bundle.folder / "events.jsonl").exists() else real(fd, data)
+
+    monkeypatch.setattr(os, "write", write)
+    bundle.put_incident({"complete": True})
+    incident = json.loads((bundle.folder / "incident.json").read_text())
+    assert incident["left_out"] == ["events.jsonl: it had to make room for incident.json"]
+    assert (bundle.folder / "environment.json").exists()
+    monkeypatch.setattr(os, "write", full)
+    bundle.put_incident({"complete": True})
+    assert bundle.left_out[-1] == f"incident.json: {NO_SPACE}"
+
+
+@pytest.mark.parametrize("step", ["write", "fsync"])
+def test_full_when_it_is_packed(state: StateDir, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    bundle = Bundle(state, "i")
+    bundle.put("a.txt", os.urandom(1 << 20))
+    bundle.put_incident({"complete": True})
+    if step == "fsync":
+        monkeypatch.setattr(os, "fsync", full)
+    else:
+        real = Path.open
+
+        def open_(path: Path, mode: str = "r", **options: Any) -> Any:
+            file = real(path, mode, **options)
+            return Brim(file) if path.name.endswith(".part") else file
+
+        monkeypatch.setattr(Path, "open", open_)
+    assert bundle.finish() is None
+    assert bundle.left_out == [f"i.tar.zst: {NO_SPACE}; the same is in {bundle.folder}"]
+    assert [path.name for path in state.incidents.iterdir()] == ["i"], "no half archive stays"
+    assert not (state.root / "reserve").exists(), "the reserve was given back before giving up"
+
+
+class Brim:
+    """A file on a disk that is full after some bytes."""
+
+    def __init__(self, file: Any) -> None:
+        self.file, self.room = file, 100_000
+
+    def write(self, data: bytes) -> int:
+        self.room -= len(data)
+        return self.file.write(data) if self.room > 0 else full()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+    def __enter__(self) -> Brim:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+
+def test_the_reserve_may_be_just_what_the_archive_needs(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = Bundle(state, "i")
+    bundle.put("a.txt", "a")
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: full() if (state.root / "reserve").exists() else real(fd))
+    assert bundle.finish() is not None
+    assert bundle.left_out == []
+
+
+def test_what_the_disk_takes_back_is_named(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some file systems say only at fsync that there is no room."""
+    bundle = Bundle(state, "i")
+    bundle.put("b.txt", "b")
+    bundle.put("captures/1/a.txt", "a")
+    real = os.fsync
+    names = lambda fd: Path(os.readlink(f"/proc/self/fd/{fd}")).name  # noqa: E731
+    monkeypatch.setattr(os, "fsync", lambda fd: full() if names(fd) == "a.txt" else real(fd))
+    bundle.sync()
+    assert bundle.left_out == [f"captures/1/a.txt: may not be whole on the disk ({NO_SPACE})"]
+
+
+def test_room_is_made_only_where_it_is_needed(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = Bundle(state, "i")
+    bundle.make_room(1)
+    assert (state.root / "reserve").exists()
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
+    bundle.make_room(11)
+    assert not (state.root / "reserve").exists()
 
 
 def can_mount() -> bool:

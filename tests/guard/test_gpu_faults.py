@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from lifesign.guard import closing, procs
+from lifesign.guard.blackbox import Capture
 from lifesign.guard.board import Board
+from lifesign.guard.bundle import Bundle
 from lifesign.guard.closing import close_incident, facts_of
 from lifesign.guard.context import Context
 from lifesign.guard.evidence import devices, kernel
@@ -26,6 +28,7 @@ from lifesign.guard.restart import Decision, Died, RestartPolicy
 from lifesign.guard.settings import Settings
 from lifesign.guard.statedir import StateDir
 from lifesign.guard.voice import Voice
+from lifesign.text import T
 
 from .fake_engine import OOM
 
@@ -211,6 +214,60 @@ def test_a_crash_is_a_strangers_by_its_number() -> None:
     head = "[1.0] python3 invoked oom-killer: gfp_mask=0xcc0"
     assert kernel.is_strangers_end(head, {12}, any_of_ours=False)
     assert not kernel.is_strangers_end(head, {12}, any_of_ours=True)
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_the_log_that_memory_kept_goes_only_once_the_bundle_has_it(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: bool
+) -> None:
+    tail = tmp_path / "lifesign-1-abc.tail"
+    tail.write_text("the last words\n")
+    outcome = outcome_of(KernelReport())
+    outcome.keeper["tail_path"] = str(tail)
+    if not room:
+        monkeypatch.setattr(Bundle, "_write_log", lambda *_: False)
+    decision = Decision("hold", 0.0, T("-", "-"), "-")
+    made = close_incident(context, outcome, command=["x"], environment={}, decide=lambda death: decision)
+    folder = context.state.incidents / made.id
+    assert tail.exists() is not room
+    assert (folder / "engine.log").exists() is room
+    if room:
+        assert (folder / "engine.log").read_text().endswith("the last words\n")
+    else:
+        left_out = json.loads((folder / "incident.json").read_text())["left_out"]
+        assert any(str(tail) in line for line in left_out)
+        assert any(line.startswith("engine.log: no room") for line in left_out)
+
+
+def test_a_report_that_does_not_fit_is_named_and_the_verdict_stays(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child that diagnoses can't write report.md: the folder has something of that name."""
+    real = Bundle.make_room
+
+    def block(bundle: Bundle, size_bytes: int) -> None:
+        real(bundle, size_bytes)
+        (bundle.folder / ".report.md.part").mkdir()
+
+    monkeypatch.setattr(Bundle, "make_room", block)
+    log = "INFO:     Application startup complete.\n" + OOM.format(pid=12, core=11)
+    result, incident, folder = closed(context, KernelReport(), log, EngineGpus())
+    assert f"{result.ruling.cause}/{result.ruling.subtype}" == "device-oom/serving"
+    assert (folder / "report.txt").exists()
+    assert not (folder / "report.md").exists()
+    assert any(line.startswith("report.md:") for line in incident["left_out"])
+
+
+def test_many_missing_files_are_counted(context: Context) -> None:
+    outcome = outcome_of(KernelReport())
+    capture = Capture(context.state.root / "captures" / "1-abc" / "0001", "test", 0.0)
+    capture.left_out = [f"stacks/{at}.txt: no" for at in range(45)]
+    capture.done.set()
+    outcome.captures.append(capture)
+    decision = Decision("hold", 0.0, T("-", "-"), "-")
+    made = close_incident(context, outcome, command=["x"], environment={}, decide=lambda death: decision)
+    assert "captures/0001: 5 more files" in made.left_out
+    assert sum(line.startswith("captures/0001/") for line in made.left_out) == 40
 
 
 def test_the_end_of_a_life_begins_with_the_first_of_its_last_ends() -> None:

@@ -73,17 +73,37 @@ class Bundle:
                 self.left_out.append(f"{name} ({len(raw)} bytes): {error.strerror or error}")
         return False
 
+    def make_room(self, size_bytes: int) -> None:
+        """Give the reserve back where the disk has less room than this for what others write into the folder."""
+        with suppress(OSError):
+            if shutil.disk_usage(self.folder).free < size_bytes:
+                self._state.release_reserve()
+
     def put_incident(self, value: dict[str, Any]) -> None:
-        """Write `incident.json`, with `left_out` as it stands."""
+        """Write `incident.json`, with `left_out` as it stands; where it doesn't fit, what helps least goes for it."""
         value = {**value, "left_out": self.left_out}
-        try:
-            write_json(self.folder / "incident.json", value)
-        except OSError as error:
-            self._state.release_reserve()
+        reason = ""
+        for sacrifice in (None, "events.jsonl", "versions.json", "kernel-context.log"):
+            if sacrifice is not None and not self._sacrifice(sacrifice):
+                continue
             try:
                 write_json(self.folder / "incident.json", value)
-            except OSError:
-                self.left_out.append(f"incident.json: {error.strerror or error}")
+                return
+            except OSError as error:
+                reason = error.strerror or str(error)
+                self._state.release_reserve()
+        with suppress(OSError):
+            write_json(self.folder / "incident.json", value)
+            return
+        self.left_out.append(f"incident.json: {reason}")
+
+    def _sacrifice(self, name: str) -> bool:
+        path = self.folder / name
+        with suppress(OSError):
+            path.unlink()
+            self.left_out.append(f"{name}: it had to make room for incident.json")
+            return True
+        return False
 
     def adopt(self, folder: Path, name: str) -> None:
         """Move a capture into the bundle."""
@@ -129,25 +149,37 @@ class Bundle:
             return False
         return True
 
-    def finish(self) -> Path | None:
-        """Make the folder durable and pack it; gives the archive, or None when there was no room for it."""
-        for path in self.folder.rglob("*"):
-            if path.is_file():
-                with suppress(OSError):
-                    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                    try:
-                        os.fsync(fd)
-                    finally:
-                        os.close(fd)
+    def sync(self) -> None:
+        """Make what was written durable; a file that the disk refuses now, after it took it, is named as well."""
+        for path in sorted(self.folder.rglob("*")):
+            if not path.is_file():
+                continue
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+            except OSError as error:
+                name = path.relative_to(self.folder)
+                self.left_out.append(f"{name}: may not be whole on the disk ({error.strerror or error})")
         sync_folder(self.folder)
+
+    def finish(self) -> Path | None:
+        """Pack the folder; gives the archive, or None when there was no room for it. Call `sync` before."""
         archive = self.folder.parent / f"{self.id}.tar.zst"
-        try:
-            pack(self.folder, archive)
-        except OSError as error:
-            with suppress(OSError):
-                archive.unlink()
-            self.left_out.append(f"{archive.name}: {error.strerror or error}")
-            return None
+        for attempt in range(2):
+            try:
+                pack(self.folder, archive)
+                break
+            except OSError as error:
+                with suppress(OSError):
+                    archive.unlink()
+                if attempt == 0:
+                    self._state.release_reserve()
+                    continue
+                self.left_out.append(f"{archive.name}: {error.strerror or error}; the same is in {self.folder}")
+                return None
         sync_folder(archive.parent)
         self._state.restore_reserve()
         return archive
@@ -226,6 +258,10 @@ def pack(folder: Path, archive: Path) -> None:
             raw.flush()
             os.fsync(raw.fileno())
         partial.rename(archive)
+    except zstandard.ZstdError as error:
+        with suppress(OSError):
+            partial.unlink()
+        raise OSError(f"it can't be compressed ({error})") from error
     except OSError:
         with suppress(OSError):
             partial.unlink()

@@ -35,6 +35,9 @@ from lifesign.text import T
 MAX_EVENTS_BYTES = 9 << 20
 MAX_SCAN_BYTES = 32 << 20
 DYING_S = 60.0
+MAX_NAMED = 40
+REPORT_BYTES = 1 << 20
+"""Room for the diagnosis: three reports of some tens of KiB each."""
 
 
 @dataclass
@@ -91,13 +94,21 @@ def close_incident(
         keep_prompts=settings.keep_prompts,
         tail=_memory_tail(outcome),
     )
+    if (bundle.folder / "engine.log").exists():
+        _drop_memory_tail(outcome)
+    else:
+        bundle.left_out += [f"the end of the log, from memory, stays in {path}" for path in _tail_paths(outcome)]
+    bundle.make_room(REPORT_BYTES)
     facts = replace(facts, log_cut=omitted > 0 or bool(outcome.keeper.get("unsaved_bytes")))
     report, ruling = diagnose_bundle(
         context.helpers, bundle.folder, extra=["kernel.log"], facts=facts, lang=settings.lang
     )
     if not (bundle.folder / "report.json").exists():
         bundle.put("report.json", json.dumps(report, indent=1, ensure_ascii=False))
+    if not (bundle.folder / "report.txt").exists():
         bundle.put("report.txt", report["verdict"]["title"] + "\n")
+    if not (bundle.folder / "report.md").exists():
+        bundle.left_out.append("report.md: it could not be written; report.json says the same")
     flying = in_flight(_log_lines(bundle.folder / "engine.log"))
     bundle.put("requests.json", json.dumps(flying, indent=1))
     decision = decide(
@@ -116,6 +127,7 @@ def close_incident(
             changes=changes_of(report),
         )
     )
+    bundle.sync()
     bundle.put_incident({**head, **_end(context, outcome, ruling, decision, flying), "complete": True})
     archive = bundle.finish()
     if archive is None:  # the archive's absence must be readable in the folder
@@ -282,7 +294,10 @@ def _put_evidence(
     """Everything that is small or already on disk."""
     life = outcome.life
     for capture in outcome.captures:
-        bundle.left_out += [f"captures/{capture.folder.name}/{line}" for line in capture.left_out[:40]]
+        bundle.left_out += [f"captures/{capture.folder.name}/{line}" for line in capture.left_out[:MAX_NAMED]]
+        if len(capture.left_out) > MAX_NAMED:
+            more = len(capture.left_out) - MAX_NAMED
+            bundle.left_out.append(f"captures/{capture.folder.name}: {more} more files")
         if not capture.done.is_set():
             bundle.left_out.append(f"captures/{capture.folder.name}: not complete in time")
     bundle.adopt(context.state.root / "captures" / life.id, "captures")
@@ -334,16 +349,23 @@ def _put_kernel_log(bundle: Bundle, outcome: Outcome) -> None:
         bundle.left_out.append(f"kernel.log: {report.dropped} older lines (their Xids and kills were taken down)")
 
 
-def _memory_tail(outcome: Outcome) -> bytes:
-    """The end of the log from the keeper's memory, which it wrote when the disk had lost something."""
+def _tail_paths(outcome: Outcome) -> list[str]:
+    """Where the keeper wrote the end of the log from its memory, when the disk had lost something."""
     path = outcome.keeper.get("tail_path")
-    if not isinstance(path, str):
-        return b""
-    with suppress(OSError):
-        data = Path(path).read_bytes()
-        os.unlink(path)
-        return data
+    return [path] if isinstance(path, str) and Path(path).exists() else []
+
+
+def _memory_tail(outcome: Outcome) -> bytes:
+    for path in _tail_paths(outcome):
+        with suppress(OSError):
+            return Path(path).read_bytes()
     return b""
+
+
+def _drop_memory_tail(outcome: Outcome) -> None:
+    for path in _tail_paths(outcome):
+        with suppress(OSError):
+            os.unlink(path)
 
 
 def _log_lines(path: Path) -> list[str]:

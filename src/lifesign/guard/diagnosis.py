@@ -94,7 +94,8 @@ def main(arguments: list[str]) -> None:
     write_atomically(Path(".logged.json"), json.dumps(logged).encode(), durable=False)
     write_json(Path("report.json"), json.loads(render(report, "json", lang, redact=True, to_file=True)))
     for name, form in (("report.txt", "terminal"), ("report.md", "markdown")):
-        write_atomically(Path(name), render(report, form, lang, redact=True, to_file=True).encode())
+        with suppress(OSError):  # no room: the verdict is in report.json, and the bundle says what is missing
+            write_atomically(Path(name), render(report, form, lang, redact=True, to_file=True).encode())
 
 
 def overlay(report: Report, ruling: Ruling, lang: Lang) -> None:
