@@ -234,6 +234,28 @@ def test_memory_of_both_cgroup_versions(tmp_path: Path) -> None:
     assert memory.read_memory(None) == {}
 
 
+def test_only_kills_near_the_end_of_a_life_explain_it(tmp_path: Path) -> None:
+    """A compiler that was killed during the start is no reason for a worker's SIGKILL hours later."""
+    events = tmp_path / "memory.events"
+    events.write_text("oom_kill 2\n")
+    before = memory.read_memory(tmp_path)
+    watch = memory.OomWatch(tmp_path)
+    watch.look(0.0)
+    events.write_text("oom_kill 3\n")
+    watch.look(1.0)
+    watch.look(10.0)
+    late = watch.complete(memory.read_memory(tmp_path), 7200.0)
+    assert late["events.oom_kill"] == 3
+    assert memory.oom_kills(before, late) == 0
+    assert memory.oom_kills(before, watch.complete(memory.read_memory(tmp_path), 10.0 + memory.NEAR_S)) == 1
+    events.write_text("oom_kill 5\n")
+    assert memory.oom_kills(before, watch.complete(memory.read_memory(tmp_path), 7200.0)) == 2, "the last moment counts"
+    assert memory.oom_kills({}, memory.read_memory(tmp_path)) == 0, "without a first reading nothing is known"
+    nothing = memory.OomWatch(None)
+    nothing.look(0.0)
+    assert nothing.complete({}, 1.0) == {}
+
+
 DUMP = (
     "(EngineCore pid=1) ERROR 11-30 09:22:18 [dump_input.py:79] Dumping scheduler output for model execution: "
     "SchedulerOutput(scheduled_new_reqs=[NewRequestData(req_id={id},prompt_token_ids_len={n},prefill_token_ids_len=None,"

@@ -75,6 +75,7 @@ class Session:
         self._suspected = False
         self._failures = 0
         self.life: Life
+        self._oom: memory.OomWatch
         self._streams: Streams
         self._keeper: KeeperLink | None = None
         self._popen: subprocess.Popen[bytes]
@@ -90,6 +91,7 @@ class Session:
         self._spawn(command, environment, details)
         memory_folder = memory.memory_folder(self.life.top.pid)
         before = memory.read_memory(memory_folder)
+        self._oom = memory.OomWatch(memory_folder)
         if self.watcher is not None:
             self.watcher.begin(self.life)
         try:
@@ -106,7 +108,7 @@ class Session:
             except Exception as error:
                 context.note(f"the end of the log: {_named(error)}")
             self._selector.close()
-        after = memory.read_memory(memory_folder)
+        after = self._oom.complete(memory.read_memory(memory_folder), context.clock())
         kernel = self._kernel.read(context.helpers)
         self._kernel.close()
         top = self.life.members[self.life.top]
@@ -210,6 +212,7 @@ class Session:
             self._on_signal(number)
         self._hear_keeper()
         self._kernel.drain()
+        self._oom.look(now_s)
         self._reap()
         self._notice_ends()
         if now_s >= self._scan_at_s:

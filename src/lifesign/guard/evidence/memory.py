@@ -6,6 +6,7 @@ control group, and the kernel log, know. The counter is read when a life starts 
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from lifesign.text import is_whole
 _V2_FILES = ("memory.current", "memory.max", "memory.high", "memory.peak", "memory.swap.current", "memory.swap.max")
 _V1_FILES = ("memory.usage_in_bytes", "memory.limit_in_bytes", "memory.max_usage_in_bytes", "memory.failcnt")
 _EVENT_FILES = ("memory.events", "memory.oom_control")
+NEAR_END = "oom_kills_near_end"
+NEAR_S = 120.0
+LOOK_S = 2.0
 _HOST_FIELDS = ("MemTotal", "MemFree", "MemAvailable", "SwapTotal", "SwapFree", "Shmem")
 
 
@@ -43,6 +47,13 @@ def read_memory(folder: Path | None) -> dict[str, int | str]:
         with suppress(OSError, ValueError):
             text = (folder / name).read_text().strip()
             values[name] = int(text) if is_whole(text) else text
+    return {**values, **_events(folder)}
+
+
+def _events(folder: Path | None) -> dict[str, int]:
+    values: dict[str, int] = {}
+    if folder is None:
+        return values
     for name in _EVENT_FILES:
         with suppress(OSError):
             for line in (folder / name).read_text().splitlines():
@@ -53,11 +64,46 @@ def read_memory(folder: Path | None) -> dict[str, int | str]:
 
 
 def oom_kills(before: dict[str, int | str], after: dict[str, int | str]) -> int:
-    """Processes of the control group that the kernel killed for memory between two readings."""
-    first, last = before.get("events.oom_kill", 0), after.get("events.oom_kill", 0)
+    """Processes of the control group that the kernel killed for memory between two readings, or near the end of the life
+    where `OomWatch` looked: a compiler that was killed during the start is no reason of a death hours later."""
+    near = after.get(NEAR_END)
+    if isinstance(near, int):
+        return near
+    first, last = before.get("events.oom_kill"), after.get("events.oom_kill")
     if not isinstance(first, int) or not isinstance(last, int):
         return 0
     return max(0, last - first)
+
+
+class OomWatch:
+    """Notes when the counter of killed processes grew. Call `look` as often as you like: it reads every two seconds."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._look_at_s = float("-inf")
+        self._count: int | None = None
+        self._grown: deque[tuple[float, int]] = deque(maxlen=1000)
+
+    def look(self, now_s: float) -> None:
+        """Read the counter if it is time."""
+        if now_s >= self._look_at_s:
+            self._look_at_s = now_s + LOOK_S
+            self._take(_events(self._folder).get("events.oom_kill"), now_s)
+
+    def complete(self, after: dict[str, int | str], now_s: float) -> dict[str, int | str]:
+        """The last reading, with the kills of the last minutes before `now_s`."""
+        last = after.get("events.oom_kill")
+        if self._count is None or not isinstance(last, int):
+            return after
+        self._take(last, now_s)
+        return {**after, NEAR_END: sum(kills for at_s, kills in self._grown if at_s >= now_s - NEAR_S)}
+
+    def _take(self, count: int | None, now_s: float) -> None:
+        if count is None:
+            return
+        if self._count is not None and count > self._count:
+            self._grown.append((now_s, count - self._count))
+        self._count = count
 
 
 def host_memory() -> dict[str, int]:
