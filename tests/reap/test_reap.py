@@ -18,7 +18,9 @@ import pytest
 from lifesign.guard import leftovers, procs
 from lifesign.guard.leftovers import Leftover, end_processes, find_files, find_processes, remove
 from lifesign.guard.procs import ProcId
+from lifesign.text import T
 
+TEST = T("test", "测试")
 LIFESIGN = [sys.executable, "-m", "lifesign.cli.main"]
 NAMED = "import ctypes,sys,time; ctypes.CDLL(None).prctl(15, sys.argv[1].encode(), 0, 0, 0); print('up', flush=True); time.sleep(120)"
 # A parent that starts a named child in a session of its own, says its pid, and goes away.
@@ -54,7 +56,7 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 def test_an_orphan_is_found_and_a_child_is_not(orphan: ProcId, child: subprocess.Popen[bytes]) -> None:
     found = {item.proc: item for item in find_processes([])}
     assert orphan in found
-    assert "parent is gone" in found[orphan].why
+    assert "parent is gone" in found[orphan].why.en
     assert child.pid not in {proc.pid for proc in found if proc}
 
 
@@ -80,7 +82,7 @@ def test_a_reused_pid_is_never_signalled(child: subprocess.Popen[bytes]) -> None
     assert proc is not None
     stale = ProcId(proc.pid, proc.start_ticks - 1)
     assert procs.signal_exactly(stale, signal.SIGKILL) is False
-    assert end_processes([Leftover("process", "VLLM::Worker", "test", stale)]) == []
+    assert end_processes([Leftover("process", "VLLM::Worker", TEST, stale)]) == []
     assert child.poll() is None
 
 
@@ -97,7 +99,7 @@ def test_term_comes_before_kill() -> None:
         now[0] += seconds * 20
         time.sleep(0.01)
 
-    assert end_processes([Leftover("process", "x", "test", proc)], clock=lambda: now[0], sleep=sleep) == []
+    assert end_processes([Leftover("process", "x", TEST, proc)], clock=lambda: now[0], sleep=sleep) == []
     assert process.wait(10) == -signal.SIGKILL
 
 
@@ -114,7 +116,7 @@ def test_a_record_of_a_dead_guard_names_processes(child: subprocess.Popen[bytes]
     (tmp_path / "life.json").write_text(json.dumps(record))
     found = [item for item in find_processes([tmp_path]) if item.proc == proc]
     assert found
-    assert "named in" in found[0].why
+    assert "named in" in found[0].why.en
     me = procs.identify(os.getpid())
     assert me is not None
     (tmp_path / "life.json").write_text(json.dumps({**record, "guard": list(me)}))
@@ -134,7 +136,7 @@ def test_a_zombie_is_named_with_its_parent_and_not_signalled() -> None:
             time.sleep(0.01)
         (zombie,) = [item for item in find_processes([]) if item.proc and item.proc.pid == pid]
         assert zombie.kind == "zombie"
-        assert str(os.getpid()) in zombie.why
+        assert str(os.getpid()) in zombie.why.en
         assert end_processes([zombie]) == []
         assert procs.read_stat(pid) is not None
     finally:
@@ -175,9 +177,11 @@ def test_files_that_nobody_uses(tmp_path: Path) -> None:
         (folder / ".lifesign-owner").write_text(json.dumps({"guard": owner}))
         make_old(folder)
     with (shm / "psm_open").open("rb"):
-        found = {Path(item.path).name for item in find_files(time.time(), shm=shm, tmp=tmp)}
+        found = {Path(item.path).name: item for item in find_files(time.time(), shm=shm, tmp=tmp)}
     servers[1].close()
-    assert found == {"psm_dead", dead, "vllm_dist_abc", "lifesign-100000001-aaaaaaaa"}
+    assert set(found) == {"psm_dead", dead, "vllm_dist_abc", "lifesign-100000001-aaaaaaaa"}
+    assert found.pop("psm_dead").certainty == "anybody's"
+    assert {item.certainty for item in found.values()} == {"certain"}
 
 
 def test_a_rendezvous_file_younger_than_an_engine_is_left_alone(
@@ -193,8 +197,8 @@ def test_a_rendezvous_file_younger_than_an_engine_is_left_alone(
 
 
 def test_removing_says_why_it_failed(tmp_path: Path) -> None:
-    assert remove(Leftover("file", "x", "", path=str(tmp_path / "gone"))) == ""
-    assert remove(Leftover("file", "x", "", path=str(tmp_path))) != ""
+    assert remove(Leftover("file", "x", TEST, path=str(tmp_path / "gone"))) == ""
+    assert remove(Leftover("file", "x", TEST, path=str(tmp_path))) != ""
 
 
 def test_bad_input() -> None:

@@ -22,6 +22,9 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @app.command()
 def reap(
     yes: bool = typer.Option(False, "--yes", help="End the processes (TERM, then KILL) and remove the files shown."),
+    everything: bool = typer.Option(
+        False, "--all", help="With --yes: also remove unused shared memory that may be another program's."
+    ),
     state_dir: list[Path] = typer.Option(
         [], "--state-dir", help="State folder of a guard whose record names processes; repeatable [default: guard's]."
     ),
@@ -39,30 +42,45 @@ def reap(
 
     if format not in ("terminal", "json"):
         raise UsageError(f"--format {format}: choose terminal or json")
+    if lang not in (None, "en", "zh"):
+        raise UsageError(f"--lang {lang!r} is neither en nor zh: choose one of them")
+    if everything and not yes:
+        raise UsageError("--all only adds to --yes: give both, or none to look first")
+    for folder in [*state_dir, *([tmp] if tmp is not None else [])]:
+        if not folder.is_dir():
+            raise UsageError(f"{folder}: no such folder; give one that exists")
     chosen: Lang = "zh" if lang == "zh" else "en" if lang == "en" else default_lang()
     device_pids = pids_on_devices(Helpers())
-    processes = leftovers.find_processes(state_dir or default_state_dirs(), device_pids)
-    files = leftovers.find_files(time.time(), tmp=tmp)
+    folders = state_dir or default_state_dirs()
+    processes = leftovers.find_processes(folders, device_pids)
+    recorded = leftovers.recorded_shm(folders)
+    files = leftovers.find_files(time.time(), tmp=tmp, recorded=recorded)
     failed: list[Leftover] = []
     done: list[Leftover] = []
+    kept: list[Leftover] = []
     if yes:
         if format == "terminal":
             for item in processes + files:
                 typer.echo(_line(item, chosen))
+        inodes = leftovers.shm_inodes(processes)
         failed = leftovers.end_processes(processes)
         done = [item for item in processes if item.kind == "process" and item not in failed]
         known = {item.path for item in files}
         # What the processes held is free only now.
-        for item in leftovers.find_files(time.time(), tmp=tmp) + [one for one in files if one.path not in known]:
+        freed = leftovers.find_files(time.time(), tmp=tmp, recorded=recorded, ended=inodes)
+        for item in freed + [one for one in files if one.path not in {later.path for later in freed}]:
+            if item.certainty == "unseen users" or (item.certainty == "anybody's" and not everything):
+                kept += [item] if item.path in known else []
+                continue
             reason = leftovers.remove(item)
             if reason:
-                item.why = reason
+                item.why = T(reason, reason)
                 failed.append(item)
             else:
                 done.append(item)
-    _show(processes + files, done, failed, yes, format, chosen)
+    _show(processes + files, done, failed, kept, yes, format, chosen)
     zombies = [item for item in processes if item.kind == "zombie"]
-    remaining = failed + zombies if yes else processes + files
+    remaining = failed + zombies + kept if yes else processes + files
     raise typer.Exit(1 if remaining else 0)
 
 
@@ -75,7 +93,13 @@ def default_state_dirs() -> list[Path]:
 
 
 def _show(
-    found: list[Leftover], done: list[Leftover], failed: list[Leftover], yes: bool, format: str, lang: Lang
+    found: list[Leftover],
+    done: list[Leftover],
+    failed: list[Leftover],
+    kept: list[Leftover],
+    yes: bool,
+    format: str,
+    lang: Lang,
 ) -> None:
     if format == "json":
         shown = {
@@ -83,20 +107,27 @@ def _show(
             "found": [item.as_json() for item in found],
             "ended": [item.as_json() for item in done],
             "failed": [item.as_json() for item in failed],
+            "kept": [item.as_json() for item in kept],
         }
         typer.echo(json.dumps(shown, indent=1, ensure_ascii=False))
         return
     if not found:
         typer.echo(_NOTHING.pick(lang))
         return
+    doubtful = kept
     if not yes:
         for item in found:
             typer.echo(_line(item, lang))
         typer.echo(_HINT.pick(lang), err=True)
-        return
-    typer.echo(_DONE.fill(n=len(done)).pick(lang), err=True)
+        doubtful = found
+    else:
+        typer.echo(_DONE.fill(n=len(done)).pick(lang), err=True)
     for item in failed:
-        typer.echo(_FAILED.fill(name=item.name, why=item.why).pick(lang), err=True)
+        typer.echo(_FAILED.fill(name=item.name, why=item.why.pick(lang)).pick(lang), err=True)
+    for certainty, hint in _DOUBTS.items():
+        number = sum(item.certainty == certainty for item in doubtful)
+        if number:
+            typer.echo(hint.fill(n=number).pick(lang), err=True)
 
 
 def _line(item: Leftover, lang: Lang) -> str:
@@ -105,7 +136,7 @@ def _line(item: Leftover, lang: Lang) -> str:
     size = f" ({item.size_bytes / 2**20:.1f} MiB)" if item.size_bytes else ""
     holds = f" · {_HOLDS.pick(lang)} {', '.join(item.holds)}" if item.holds else ""
     name = "".join(char if char.isprintable() else "?" for char in item.name)
-    return f"{what:<8} {name}  {where}{size}  {item.why}{holds}"
+    return f"{what:<8} {name}  {where}{size}  {item.why.pick(lang)}{holds}"
 
 
 _KINDS = {
@@ -118,6 +149,18 @@ _KINDS = {
 }
 _HOLDS = T("holds", "占着")
 _NOTHING = T("nothing is left of dead engines", "没有死掉的引擎留下的东西")
-_HINT = T("nothing was ended: add --yes to end exactly these", "尚未结束任何东西：加 --yes 只结束以上这些")
+_HINT = T(
+    "nothing was ended: add --yes to end what is certain of these", "尚未结束任何东西：加 --yes 只结束以上能确定的"
+)
+_DOUBTS = {
+    "anybody's": T(
+        "{n} unused segments may be another program's: they stay without --yes --all",
+        "有 {n} 个没人用的共享内存段可能属于别的程序：不加 --yes --all 就保留",
+    ),
+    "unseen users": T(
+        "{n} may have users that can't be seen from here and stay: run reap on the host, as root, to know",
+        "有 {n} 项可能被这里看不到的进程使用，予以保留：到宿主机上以 root 执行 reap 才能确定",
+    ),
+}
 _DONE = T("{n} left-overs ended or removed", "已结束或清除 {n} 项残留")
 _FAILED = T("{name} is still there: {why}", "{name} 还在：{why}")

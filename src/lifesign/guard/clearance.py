@@ -17,10 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lifesign.guard import procs
 from lifesign.guard.evidence.devices import pids_on_devices
 from lifesign.guard.helpers import Helpers
-from lifesign.guard.life import Life, mapped_shm
+from lifesign.guard.life import Life
+from lifesign.guard.shm import Users, unlink_unused
 
 PORT_WAIT_S = 10.0
 DEVICE_WAIT_S = 50.0
@@ -66,17 +66,20 @@ def clear(
 
 
 def remove_shm(names: set[str]) -> list[str]:
-    """Remove files in /dev/shm that no process has mapped any more; gives those that were removed."""
+    """Remove files in /dev/shm that no process uses any more, in this container or another; gives those that were removed.
+
+    A segment is not ours alone: a KV cache server in the next container may have made it. Where nobody can tell whether
+    a process that we don't see uses it, it goes all the same: our life had it, and that life has ended.
+    """
     ours = {name for name in names if Path(name).parent == Path("/dev/shm") and os.path.exists(name)}
     if not ours:
         return []
-    for pid in procs.all_pids():
-        ours -= mapped_shm(pid)
+    users = Users()
     removed = []
     for name in sorted(ours):
         with suppress(OSError):
-            os.unlink(name)
-            removed.append(name)
+            if users.use(Path(name), os.lstat(name)) != "used" and not unlink_unused(Path(name)):
+                removed.append(name)
     return removed
 
 

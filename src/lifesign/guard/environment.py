@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import getpass
 import json
 import os
@@ -15,7 +16,8 @@ from lifesign.guard.procs import MARKER
 from lifesign.guard.settings import Settings, serves_vllm
 
 OWNER_FILE = ".lifesign-owner"
-"""In a life's temporary folder: the guard and the top process, so that `reap` can tell whether anybody uses it."""
+"""In a life's temporary folder: the guard and the top process, so that `reap` can tell whether anybody uses it. The guard
+holds a lock on it as well: seen from another container its pid means nothing, the lock does."""
 OWN_RPC_TIMEOUT_S = 7200
 """vLLM's own limit kills a busy worker and tells nobody why; guard's detector judges sooner, and by evidence."""
 SOCKET_PATH_ROOM = 60
@@ -32,8 +34,22 @@ def private_tmp(life_id: str, environment: Mapping[str, str]) -> Path | None:
         with suppress(OSError):
             folder.mkdir(mode=0o700)
             (folder / OWNER_FILE).write_text(json.dumps({"guard": procs.identify(os.getpid())}))
+            _lock(folder / OWNER_FILE)
             return folder
     return None
+
+
+_locked: list[int] = []
+
+
+def _lock(path: Path) -> None:
+    """Lock the file until the guard ends, or starts its next life."""
+    while _locked:
+        os.close(_locked.pop())
+    with suppress(OSError):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        _locked.append(fd)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def engine_environment(

@@ -2,12 +2,15 @@
 
 A process is a left-over when a guard's record names it (pid and start time) and that guard is gone, or when it is an
 engine process whose parent is no engine: it was orphaned to init or to a reaper. A name (`VLLM::Worker`) only says
-what to look at. A file is a left-over when nobody can be using it any more:
+what to look at. A file is a left-over when nobody can be using it any more, in this container or another one:
 
-    /dev/shm segment    no process has it mapped or open
+    /dev/shm segment    no process has it mapped or open (the kernel says so: see `shm`)
     IPC socket          nobody listens: connecting is refused
     vllm_dist_*         older than every living engine, so none of them made it
-    lifesign-LIFE       temporary folder of a life of which nothing runs
+    lifesign-LIFE       temporary folder of a life of which nothing runs: no lock, no process, no socket with a listener
+
+That nobody uses a segment doesn't make it an engine's: `psm_*` is what every Python program's shared memory is called, and
+one may want to come back to it. Only what an engine that is known to be dead had is `certain`.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import socket
 import stat as statmod
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,8 +33,10 @@ from typing import Any, Literal
 from lifesign.guard import procs
 from lifesign.guard.life import mapped_shm, orphans_of
 from lifesign.guard.procs import ProcId, Stat
+from lifesign.guard.shm import Use, Users, inodes_of, unlink_unused
 from lifesign.guard.sockets import listening, listening_inodes, socket_inodes
-from lifesign.guard.statedir import read_json
+from lifesign.guard.statedir import is_locked, read_json
+from lifesign.text import T
 
 MIN_AGE_S = 60.0
 TERM_S = 5.0
@@ -44,10 +49,14 @@ INITS = (
 """Programs that take in orphans, or sit at the top of a container; a server among them is recognised by its session."""
 _UUID = re.compile(r"^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$")
 _LIFE_FOLDER = re.compile(r"^lifesign-\d{6,12}-[0-9a-f]{8}$")
-_SHM_NAMES = ("psm_", "nccl-", "sem.mp-", "vllm", "torch_", "cuda.shm.", "VLLM_")
+_SHM_ENGINES = ("nccl-", "vllm", "VLLM_")
+_SHM_ANYBODYS = ("psm_", "sem.mp-", "torch_", "cuda.shm.")
 DEVICE_PATHS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/renderD", "/dev/davinci", "/dev/accel")
 
 Kind = Literal["process", "zombie", "shm", "socket", "file", "folder"]
+Certainty = Literal["certain", "anybody's", "unseen users"]
+"""`certain`: of a dead engine, and unused. `anybody's`: unused, but another program may have left it on purpose.
+`unseen users`: a process that we can't see may be using it; such a thing is shown and never removed."""
 
 
 @dataclass
@@ -56,18 +65,20 @@ class Leftover:
 
     kind: Kind
     name: str
-    why: str
+    why: T
     proc: ProcId | None = None
     path: str = ""
     size_bytes: int = 0
     holds: list[str] = field(default_factory=list)
+    certainty: Certainty = "certain"
 
     def as_json(self) -> dict[str, Any]:
         """As JSON values."""
         return {
             "kind": self.kind,
             "name": self.name,
-            "why": self.why,
+            "certainty": self.certainty,
+            "why": self.why.en,
             "pid": self.proc.pid if self.proc else None,
             "start_ticks": self.proc.start_ticks if self.proc else None,
             "path": self.path or None,
@@ -98,23 +109,24 @@ def engine_processes() -> list[EngineProcess]:
     return found
 
 
-def is_orphan(process: EngineProcess) -> str:
-    """Why an engine process has no living engine above it; empty when it has."""
-    parent = procs.read_stat(process.stat.ppid)
+def is_orphan(process: EngineProcess) -> T | None:
+    """Why an engine process has no living engine above it; None when it has, or when its parent can't be seen."""
     if process.role == "api":
-        return ""  # a server is nobody's child by nature
+        return None  # a server is nobody's child by nature
+    # The kernel gives every orphan a new parent. One that we can't see is outside our container (pid 0) or another user's.
+    parent = procs.read_stat(process.stat.ppid)
     if parent is None:
-        return "its parent is gone"
+        return None
     role, _ = procs.role_of(parent.comm, procs.read_cmdline(parent.pid))
     if role in ENGINE_ROLES:
-        return ""
+        return None
     if parent.session == process.stat.session and parent.comm not in INITS:
-        return ""  # vLLM's children stay in their server's session: this is the server, or a program around vLLM
+        return None  # vLLM's children stay in their server's session: this is the server, or a program around vLLM
     if _is_guard(parent.pid):
-        return ""  # its guard takes care of it
+        return None  # its guard takes care of it
     if parent.pid == 1 or parent.comm in INITS or parent.session != process.stat.session:
-        return f"its parent is gone: it was handed to {parent.comm} (pid {parent.pid})"
-    return ""
+        return _HANDED.fill(name=parent.comm, pid=parent.pid)
+    return None
 
 
 def _is_guard(pid: int) -> bool:
@@ -132,20 +144,18 @@ def find_processes(state_dirs: list[Path], device_pids: set[int] | None = None) 
             continue
         if process.stat.state in "ZX":
             parent = procs.read_stat(process.stat.ppid)
-            who = f"{parent.comm} (pid {parent.pid})" if parent else "nobody"
-            found[process.stat.id] = Leftover(
-                "zombie", process.name, f"defunct: its parent {who} has not read its exit status", process.stat.id
-            )
+            who = f"{parent.comm} (pid {parent.pid})" if parent else "?"
+            found[process.stat.id] = Leftover("zombie", process.name, _DEFUNCT.fill(who=who), process.stat.id)
             continue
-        why = is_orphan(process)
-        if why:
-            found[process.stat.id] = Leftover("process", process.name, why, process.stat.id)
+        orphaned = is_orphan(process)
+        if orphaned is not None:
+            found[process.stat.id] = Leftover("process", process.name, orphaned, process.stat.id)
     for item in list(found.values()):
         if item.kind == "process" and item.proc is not None:
             for child in _descendants(item.proc.pid):
                 if child.id not in found:
                     found[child.id] = Leftover(
-                        "process", child.comm, f"child of {item.name} (pid {item.proc.pid})", child.id
+                        "process", child.comm, _CHILD.fill(name=item.name, pid=item.proc.pid), child.id
                     )
     for item in found.values():
         if item.proc is not None and item.kind == "process":
@@ -153,18 +163,33 @@ def find_processes(state_dirs: list[Path], device_pids: set[int] | None = None) 
     return list(found.values())
 
 
-def _recorded(state_dirs: list[Path]) -> Iterator[tuple[ProcId, str, str]]:
+def _recorded(state_dirs: list[Path]) -> Iterator[tuple[ProcId, str, T]]:
     """Processes that the record of a guard names, when that guard is gone."""
+    for path, record in _records(state_dirs):
+        for proc, _, name in orphans_of(str(record.get("id", "")), record):
+            yield proc, name, _RECORDED.fill(path=path)
+
+
+def _records(state_dirs: list[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The lives of guards that are gone. A guard holds its folder's lock, wherever it runs; a pid is one container's."""
     for folder in state_dirs:
         record = read_json(folder / "life.json")
-        if not record or record.get("ended"):
+        if not record or record.get("ended") or is_locked(folder / "lock"):
             continue
         guard = record.get("guard") or [0, 0]
         with suppress(TypeError, ValueError, IndexError):
             if procs.is_alive(ProcId(int(guard[0]), int(guard[1]))):
                 continue
-        for proc, _, name in orphans_of(str(record.get("id", "")), record):
-            yield proc, name, f"its guard is gone; named in {folder / 'life.json'}"
+        yield folder / "life.json", record
+
+
+def recorded_shm(state_dirs: list[Path]) -> set[str]:
+    """Paths of the shared memory that a life had whose guard is gone, in this boot."""
+    names: set[str] = set()
+    for _, record in _records(state_dirs):
+        if record.get("boot_id") == procs.boot_id() and isinstance(record.get("shm"), list):
+            names |= {name for name in record["shm"] if isinstance(name, str)}
+    return names
 
 
 def _descendants(pid: int) -> list[Stat]:
@@ -203,9 +228,20 @@ def _size(path: str) -> int:
     return 0
 
 
-def find_files(now: float, *, shm: Path = Path("/dev/shm"), tmp: Path | None = None) -> list[Leftover]:
-    """Shared memory, sockets and files that nobody can be using any more. `now` in seconds since the epoch."""
-    found = list(_unowned_shm(shm, now))
+def find_files(
+    now: float,
+    *,
+    shm: Path = Path("/dev/shm"),
+    tmp: Path | None = None,
+    recorded: Collection[str] = (),
+    ended: Collection[tuple[int, int]] = (),
+    users: Callable[[Path], Users] = Users,
+) -> list[Leftover]:
+    """Shared memory, sockets and files that nobody can be using any more. `now` in seconds since the epoch.
+
+    `recorded` and `ended` make shared memory certain: paths of `recorded_shm`, inodes that processes had which are ended.
+    """
+    found = list(_unowned_shm(shm, now, recorded, ended, users))
     folder = tmp or Path(tempfile.gettempdir())
     oldest = min((_started(process) for process in engine_processes() if process.stat.state not in "ZX"), default=None)
     lives = {marker for pid in procs.all_pids() if (marker := procs.marker_of(pid))}
@@ -217,68 +253,72 @@ def find_files(now: float, *, shm: Path = Path("/dev/shm"), tmp: Path | None = N
             if now - info.st_mtime < MIN_AGE_S:
                 continue
             if statmod.S_ISSOCK(info.st_mode) and _UUID.match(path.name) and _refused(path):
-                found.append(Leftover("socket", path.name, "nobody listens on it", path=str(path)))
+                found.append(Leftover("socket", path.name, _SILENT, path=str(path)))
             elif statmod.S_ISREG(info.st_mode) and path.name.startswith("vllm_dist_"):
                 if oldest is None or info.st_mtime < oldest:
-                    found.append(Leftover("file", path.name, "older than every living engine", path=str(path)))
+                    seen: Certainty = "certain" if procs.sees_everybody() else "unseen users"
+                    found.append(Leftover("file", path.name, _OLDER[seen], path=str(path), certainty=seen))
             elif statmod.S_ISDIR(info.st_mode) and _LIFE_FOLDER.match(path.name):
                 if path.name.removeprefix("lifesign-") in lives or _in_use(path):
                     continue
-                found.append(Leftover("folder", path.name, "nothing of that life runs", path=str(path)))
+                found.append(Leftover("folder", path.name, _NOTHING_RUNS, path=str(path)))
     return found
 
 
 def _in_use(folder: Path) -> bool:
-    """Whether the guard or the engine of a life's temporary folder still runs, as the file in it says."""
-    owner = read_json(folder / ".lifesign-owner") or {}
+    """Whether the guard or the engine of a life's temporary folder still runs, here or in another container.
+
+    Here the file in it says who they are. Elsewhere the guard is known by its lock on that file, and an engine whose guard
+    is gone by the sockets on which it listens.
+    """
+    owner_file = folder / ".lifesign-owner"
+    if is_locked(owner_file):
+        return True
+    owner = read_json(owner_file) or {}
     for part in ("guard", "top"):
         with suppress(KeyError, TypeError, ValueError):
             if procs.is_alive(ProcId(*(int(number) for number in owner[part]))):
                 return True
-    return any(process.stat.session == (owner.get("top") or [0])[0] for process in engine_processes())
+    top = owner.get("top")
+    session = top[0] if isinstance(top, list) and top else 0
+    if any(process.stat.session == session for process in engine_processes()):
+        return True
+    return any(path.is_socket() and not _refused(path) for path in _entries(folder))
 
 
-def _unowned_shm(folder: Path, now: float) -> Iterator[Leftover]:
-    candidates: dict[str, os.stat_result] = {}
+def _unowned_shm(
+    folder: Path,
+    now: float,
+    recorded: Collection[str],
+    ended: Collection[tuple[int, int]],
+    users: Callable[[Path], Users],
+) -> Iterator[Leftover]:
+    candidates: dict[Path, os.stat_result] = {}
     for path in _entries(folder):
         with suppress(OSError):
             info = path.lstat()
             owned = info.st_uid == os.geteuid() or os.geteuid() == 0
-            if (
-                owned
-                and statmod.S_ISREG(info.st_mode)
-                and path.name.startswith(_SHM_NAMES)
-                and now - info.st_mtime >= MIN_AGE_S
-            ):
-                candidates[str(path)] = info
+            known = str(path) in recorded or (info.st_dev, info.st_ino) in ended
+            named = path.name.startswith((*_SHM_ENGINES, *_SHM_ANYBODYS)) and now - info.st_mtime >= MIN_AGE_S
+            if owned and statmod.S_ISREG(info.st_mode) and (known or named):
+                candidates[path] = info
     if not candidates:
         return
-    used: set[tuple[int, int]] = set()
-    for pid in procs.all_pids():
-        used |= _open_inodes(pid, str(folder))
-    for name, info in candidates.items():
-        if (info.st_dev, info.st_ino) not in used:
+    who = users(folder)
+    for path, info in candidates.items():
+        use = who.use(path, info)
+        if use != "used":
+            known = str(path) in recorded or (info.st_dev, info.st_ino) in ended
+            certainty = _certainty(use, known or path.name.startswith(_SHM_ENGINES))
             yield Leftover(
-                "shm", Path(name).name, "no process has it mapped or open", path=name, size_bytes=info.st_size
+                "shm", path.name, _UNMAPPED[certainty], path=str(path), size_bytes=info.st_size, certainty=certainty
             )
 
 
-def _open_inodes(pid: int, folder: str) -> set[tuple[int, int]]:
-    """(device, inode) of the files below `folder` that a process has mapped or open, whatever they are called there."""
-    found: set[tuple[int, int]] = set()
-    with suppress(OSError, ValueError), open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
-        for line in file:
-            if folder in line:
-                fields = line.split(None, 5)
-                major, _, minor = fields[3].partition(":")
-                found.add((os.makedev(int(major, 16), int(minor, 16)), int(fields[4])))
-    with suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            with suppress(OSError):
-                if os.readlink(f"/proc/{pid}/fd/{name}").startswith(folder):
-                    info = os.stat(f"/proc/{pid}/fd/{name}")
-                    found.add((info.st_dev, info.st_ino))
-    return found
+def _certainty(use: Use, engines: bool) -> Certainty:
+    if use == "unknown":
+        return "unseen users"
+    return "certain" if engines else "anybody's"
 
 
 def _refused(path: Path) -> bool:
@@ -330,7 +370,7 @@ def end_processes(
                 procs.signal_exactly(item.proc, number)
             except PermissionError:
                 if item not in refused:
-                    item.why = "not permitted: it belongs to another user; run as that user or as root"
+                    item.why = _FOREIGN
                     refused.append(item)
         until_s = clock() + patience_s
         while (
@@ -340,8 +380,18 @@ def end_processes(
             sleep(0.05)
     left = [item for item in targets if item not in refused and item.proc and procs.is_alive(item.proc)]
     for item in left:
-        item.why = "SIGKILL has no effect: it is in uninterruptible sleep (state D), usually inside a driver"
+        item.why = _UNKILLABLE
     return refused + left
+
+
+def shm_inodes(items: list[Leftover]) -> set[tuple[int, int]]:
+    """(device, inode) of the shared memory that these processes have: to be asked before they are ended."""
+    found: set[tuple[int, int]] = set()
+    for item in items:
+        if item.proc is not None:
+            with suppress(PermissionError):
+                found |= inodes_of(item.proc.pid)
+    return found
 
 
 def remove(item: Leftover) -> str:
@@ -349,6 +399,8 @@ def remove(item: Leftover) -> str:
     try:
         if item.kind == "folder":
             shutil.rmtree(item.path)
+        elif item.kind == "shm":
+            return unlink_unused(Path(item.path))
         else:
             os.unlink(item.path)
     except FileNotFoundError:
@@ -356,3 +408,37 @@ def remove(item: Leftover) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return ""
+
+
+_HANDED = T("its parent is gone: it was handed to {name} (pid {pid})", "父进程已不在，被 {name}（pid {pid}）收养")
+_DEFUNCT = T("defunct: its parent {who} has not read its exit status", "僵尸进程：父进程 {who} 没有回收它")
+_CHILD = T("child of {name} (pid {pid})", "{name}（pid {pid}）的子进程")
+_RECORDED = T("its guard is gone; named in {path}", "守护它的 guard 已不在；{path} 里有它的记录")
+_FOREIGN = T(
+    "not permitted: it belongs to another user; run as that user or as root",
+    "没有权限：它属于别的用户；请以该用户或 root 身份执行",
+)
+_UNKILLABLE = T(
+    "SIGKILL has no effect: it is in uninterruptible sleep (state D), usually inside a driver",
+    "SIGKILL 无效：它处于不可中断睡眠（D 状态），通常卡在驱动里",
+)
+_SILENT = T("nobody listens on it", "没有进程在监听")
+_NOTHING_RUNS = T("nothing of that life runs", "那次运行的进程都已不在")
+_OLDER: dict[Certainty, T] = {
+    "certain": T("older than every living engine", "比所有在运行的引擎都早"),
+    "unseen users": T(
+        "older than every engine in this container; outside of it one may use it",
+        "比本容器里所有在运行的引擎都早；容器外可能有引擎在用",
+    ),
+}
+_UNMAPPED: dict[Certainty, T] = {
+    "certain": T("no process has it mapped or open", "没有进程映射或打开它"),
+    "anybody's": T(
+        "no process has it mapped or open, but any Python program may have made it",
+        "没有进程映射或打开它，但任何 Python 程序都可能建过这样的段",
+    ),
+    "unseen users": T(
+        "no process here has it mapped or open, but outside this container, or as another user, one may",
+        "这里没有进程映射或打开它，但容器外或别的用户的进程可能在用",
+    ),
+}

@@ -200,6 +200,7 @@ class Life:
             "id": self.id,
             "number": self.number,
             "boot_id": procs.boot_id(),
+            "pid_namespace": procs.pid_namespace(),
             "guard": list(procs.identify(os.getpid()) or (os.getpid(), 0)),
             "top": list(self.top),
             "members": [member.as_json() for member in self.members.values()][-MAX_MEMBERS:],
@@ -222,11 +223,13 @@ def orphans_of(life_id: str, record: dict[str, Any]) -> list[tuple[ProcId, str, 
     """(process, role, name) of everything that still runs of a recorded life: by record, by marker, by session.
 
     A title overwrites the environment that /proc shows, marker included; such a process is known by its session. The
-    number of a session is not given away while it has members, unless its leader is another process by now.
+    number of a session is not given away while it has members, unless its leader is another process by now. Numbers from
+    another boot or another container mean nothing here: then only the marker counts.
     """
     found: dict[ProcId, tuple[str, str]] = {}
-    same_boot = record.get("boot_id") == procs.boot_id()
-    if same_boot:
+    namespace = procs.pid_namespace()
+    same_numbers = record.get("boot_id") == procs.boot_id() and record.get("pid_namespace", namespace) == namespace
+    if same_numbers:
         members = record.get("members")
         for entry in members if isinstance(members, list) else []:
             with suppress(KeyError, TypeError, ValueError):
@@ -235,7 +238,7 @@ def orphans_of(life_id: str, record: dict[str, Any]) -> list[tuple[ProcId, str, 
                     found[proc] = (str(entry["role"]), str(entry["name"]))
     top = top_of(record)
     leader = procs.identify(top.pid)
-    session = top.pid if same_boot and top.pid and leader in (None, top) else 0
+    session = top.pid if same_numbers and top.pid and leader in (None, top) else 0
     for pid in procs.all_pids():
         stat = procs.read_stat(pid)
         if stat is None or stat.id in found or stat.state in "ZX":

@@ -20,6 +20,8 @@ MARKER = "LIFESIGN_LIFE"
 """Environment variable that every process of one life inherits; its value is the id of the life."""
 
 CMDLINE_BYTES = 8192
+INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+"""Inode of the pid namespace that every other one lies in (PROC_PID_INIT_INO of the kernel)."""
 _TITLE = re.compile(r"VLLM::([A-Za-z]+)([A-Za-z0-9_]{0,60})")
 
 
@@ -94,6 +96,18 @@ def all_pids() -> list[int]:
     with suppress(OSError):
         return [int(name) for name in os.listdir("/proc") if is_whole(name)]
     return []
+
+
+def pid_namespace() -> int:
+    """The inode that names our pid namespace: pids mean nothing in another one. 0 when it can't be read."""
+    with suppress(OSError):
+        return os.stat("/proc/self/ns/pid").st_ino
+    return 0
+
+
+def sees_everybody() -> bool:
+    """Whether /proc shows the processes of all containers of this machine, and not only those of our own."""
+    return pid_namespace() == INITIAL_PID_NAMESPACE
 
 
 def read_cmdline(pid: int) -> list[str]:

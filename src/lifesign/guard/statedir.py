@@ -77,6 +77,26 @@ def sync_folder(folder: Path) -> None:
             os.close(fd)
 
 
+def is_locked(path: Path) -> bool:
+    """Whether somebody holds a lock on the file, also from another container or, on NFS, another machine.
+
+    True as well when that can't be learned, and False when there is no such file.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 class StateDir:
     """Paths, lock and reserve. `fallback_note` is set when the wanted folder could not be used."""
 
@@ -116,15 +136,7 @@ class StateDir:
         self._lock_fd = fd
 
     def _is_held(self) -> bool:
-        with suppress(OSError):
-            fd = os.open(self.root / "lock", os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except OSError:
-                return True
-            finally:
-                os.close(fd)
-        return False
+        return is_locked(self.root / "lock")
 
     def _reserve(self) -> None:
         """Set the reserve aside, for real blocks: a sparse file would promise what the disk can't give."""

@@ -27,6 +27,7 @@ FILES_STOP, FILES_WARN = 256, 4096
 """With 64 open files vLLM 0.32 died at start-up, with 100 it failed under 120 idle clients."""
 PROCESSES_STOP, PROCESSES_WARN = 128, 1024
 CACHE_WARN_BYTES = 2 << 30
+LEFT_WARN_BYTES = 256 << 20
 
 
 def check_leftovers(plan: Plan) -> Iterator[Finding]:
@@ -38,7 +39,7 @@ def check_leftovers(plan: Plan) -> Iterator[Finding]:
             yield Finding(
                 "warn",
                 "zombies",
-                T(f"{item.name} (pid {pid}) is {item.why}", f"{item.name}（pid {pid}）是僵尸进程，父进程没有回收它"),
+                T(f"{item.name} (pid {pid}) is {item.why.en}", f"{item.name}（pid {pid}）：{item.why.zh}"),
                 T("end or restart its parent; signals to it do nothing", "结束或重启它的父进程；给它自己发信号没有用"),
             )
             continue
@@ -48,20 +49,34 @@ def check_leftovers(plan: Plan) -> Iterator[Finding]:
         yield Finding(
             "stop" if blocking else "warn",
             "left-overs",
-            T(f"{item.name} (pid {pid}): {item.why}{held}", f"{item.name}（pid {pid}）：死掉的引擎留下的进程{held_zh}"),
+            T(f"{item.name} (pid {pid}): {item.why.en}{held}", f"{item.name}（pid {pid}）：{item.why.zh}{held_zh}"),
             T("lifesign reap --yes", "lifesign reap --yes"),
         )
-    files = leftovers.find_files(time.time())
-    size = sum(item.size_bytes for item in files)
-    if files:
+    folders = list(plan.state_dirs)
+    files = leftovers.find_files(time.time(), recorded=leftovers.recorded_shm(folders))
+    certain = [item for item in files if item.certainty == "certain"]
+    size = sum(item.size_bytes for item in certain)
+    if certain:
         yield Finding(
-            "warn" if size > 256 << 20 else "note",
+            "warn" if size > LEFT_WARN_BYTES else "note",
             "left-overs",
             T(
-                f"{len(files)} files and segments of dead engines ({size >> 20} MiB of /dev/shm)",
-                f"死掉的引擎留下 {len(files)} 个文件和共享内存段（/dev/shm 占 {size >> 20} MiB）",
+                f"{len(certain)} files and segments of dead engines ({size >> 20} MiB of /dev/shm)",
+                f"死掉的引擎留下 {len(certain)} 个文件和共享内存段（/dev/shm 占 {size >> 20} MiB）",
             ),
             T("lifesign reap --yes", "lifesign reap --yes"),
+        )
+    others = [item for item in files if item.certainty != "certain"]
+    size = sum(item.size_bytes for item in others)
+    if others:
+        yield Finding(
+            "warn" if size > LEFT_WARN_BYTES else "note",
+            "left-overs",
+            T(
+                f"{len(others)} files and segments that seem unused, perhaps of dead engines ({size >> 20} MiB of /dev/shm)",
+                f"有 {len(others)} 个文件和共享内存段似乎没人用，可能是死掉的引擎留下的（/dev/shm 占 {size >> 20} MiB）",
+            ),
+            T("lifesign reap shows them", "用 lifesign reap 查看"),
         )
     if not found and not files:
         yield ok("left-overs", "nothing is left of dead engines", "没有死掉的引擎留下的东西")
