@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import subprocess
@@ -13,7 +14,15 @@ from pathlib import Path
 import pytest
 
 from lifesign.guard.detector import beacon
-from lifesign.guard.detector.beacon import BeaconState, BeaconWriter, Worker, find_beacon, parse_beacon, read_beacon
+from lifesign.guard.detector.beacon import (
+    SIZE_BYTES,
+    BeaconState,
+    BeaconWriter,
+    Worker,
+    find_beacon,
+    parse_beacon,
+    read_beacon,
+)
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -166,3 +175,48 @@ def test_a_planted_directory_or_link_is_refused(tmp_path: Path, monkeypatch: pyt
     writer = BeaconWriter("gpu", tmp_path)
     (tmp_path / f"9{beacon.SUFFIX}").symlink_to(writer.path)
     assert read_beacon(tmp_path / f"9{beacon.SUFFIX}") is None
+
+
+def test_a_full_file_system_is_an_error_and_no_signal(tmp_path: Path) -> None:
+    """A hole in the file would be a SIGBUS at the first write through the map: the engine would be dead."""
+    code = (
+        "import sys; from pathlib import Path; from lifesign.guard.detector.beacon import BeaconWriter\n"
+        "try: BeaconWriter('cpu', Path(sys.argv[1])); print('made')\n"
+        "except OSError as error: print(error.strerror)"
+    )
+    # Filled up, then with room for one page of four: the writer says so, or works.
+    script = (
+        'mount -t tmpfs -o size=64k none "$1" && dd if=/dev/zero of="$1/full" bs=4k status=none 2>/dev/null; '
+        '"$2" -c "$3" "$1"; ls -A "$1"; truncate -s 32k "$1/full"; "$2" -c "$3" "$1"'
+    )
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", str(tmp_path), sys.executable, code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if "not permitted" in done.stderr or "denied" in done.stderr:
+        pytest.skip(f"nothing may be mounted here: {done.stderr.strip()[:100]}")
+    assert done.stdout.splitlines() == [os.strerror(errno.ENOSPC), "full", "made"], done.stderr
+    assert done.returncode == 0
+
+
+def test_no_room_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    really = os.write
+    monkeypatch.setattr(os, "write", lambda handle, data: really(handle, data[:100]))
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        BeaconWriter("cpu", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    beacon = BeaconWriter("cpu", tmp_path)
+    assert os.stat(beacon.path).st_size == SIZE_BYTES
+    beacon.close()
+
+
+def test_a_beacon_that_is_withdrawn_shows_nothing_running(tmp_path: Path) -> None:
+    beacon = BeaconWriter("cpu", tmp_path)
+    beacon.step_started(4, 4)
+    with beacon.path.open("rb") as early:  # a reader who has it open already
+        beacon.withdraw()
+        reading = parse_beacon(early.read())
+    assert reading is not None
+    assert not reading.stepping
+    assert reading.state is BeaconState.IDLE, "not CLOSED: the engine works on"
+    assert not beacon.path.exists()
+    beacon.withdraw()

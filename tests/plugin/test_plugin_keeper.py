@@ -350,3 +350,14 @@ def test_looking_while_all_is_well_is_bounded_by_its_cost() -> None:
     bench.probe.sample = slow_sample  # type: ignore[method-assign]
     bench.teach(seconds=0.1, steps=3000)
     assert 5 <= len(samples) <= 11, "10 ms at most every 33 s"
+
+
+def test_a_keeper_that_is_off_takes_its_beacon_back(tmp_path: Path) -> None:
+    beacon = BeaconWriter("cpu", tmp_path)
+    keeper = Keeper(Detector(), ScriptedProbe(lambda age_s: ()), beacon)
+    keeper.step_sent(SIZE)
+    assert beacon.path.exists()
+    keeper.off()
+    keeper.off()
+    assert not beacon.path.exists()
+    keeper.step_sent(SIZE)  # what is told all the same does no harm

@@ -365,3 +365,116 @@ def test_in_process_steps_are_in_the_beacon(tmp_path: Path) -> None:
     assert executor.collective_rpc("list_loras") == "other"
     assert reading().steps_started == 2
     beacon.close()
+
+
+SCHEDULED = type("S", (), {"num_scheduled_tokens": {"a": 5}, "total_num_scheduled_tokens": 5})()
+
+
+def in_process(tmp_path: Path) -> tuple[Any, BeaconWriter, Steps]:
+    cls = type("Fresh", (FakeUniProc,), {})
+    wrap_uniproc(cls)
+    executor = cls()
+    beacon = BeaconWriter("cpu", tmp_path)
+    steps = executor.__dict__["_lifesign_beacon"] = Steps(beacon, StepCost("cpu"))
+    return executor, beacon, steps
+
+
+def broken(*args: Any, **more: Any) -> Any:
+    raise KeyError("a bug of ours")
+
+
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [
+        ("beacon", "step_started"),
+        ("cost", "suspect_limit_s"),
+        ("beacon", "step_done"),
+        ("cost", "observe"),
+        ("module", "step_size"),
+        ("module", "ends_step"),
+    ],
+)
+@pytest.mark.parametrize("later", [False, True])
+def test_a_fault_of_ours_in_a_step_changes_nothing_for_vllm(
+    where: str,
+    name: str,
+    later: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from lifesign.vllm_plugin import uniproc
+
+    executor, beacon, _ = in_process(tmp_path)
+    monkeypatch.setattr({"beacon": beacon, "cost": StepCost, "module": uniproc}[where], name, broken)
+    for number in range(3):
+        future: Future[Any] = Future()
+        executor.answer = future if later else f"tokens {number}"
+        answer = executor.collective_rpc("execute_model", args=(SCHEDULED,))
+        assert answer is executor.answer
+        if later:
+            future.set_result(f"tokens {number}")
+            assert answer.result() == f"tokens {number}"
+    executor.answer = ValueError("vLLM's own")
+    with pytest.raises(ValueError, match="vLLM's own"):
+        executor.collective_rpc("execute_model", args=(SCHEDULED,))
+    assert caplog.text.count("no progress beacon from now on") == 1
+    assert not beacon.path.exists(), "a step that it shows would never end"
+
+
+def test_a_fault_of_ours_does_not_hide_an_error_of_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor, beacon, _ = in_process(tmp_path)
+    monkeypatch.setattr(beacon, "abandon", broken)
+    executor.answer = ValueError("vLLM's own")
+    with pytest.raises(ValueError, match="vLLM's own"):
+        executor.collective_rpc("execute_model", args=(SCHEDULED,))
+
+
+@pytest.mark.parametrize("end", ["error", "cancelled", "late error", "asked too early"])
+def test_a_step_that_ends_with_an_error_is_not_shown_as_running(end: str, tmp_path: Path) -> None:
+    executor, beacon, steps = in_process(tmp_path)
+    future: Future[Any] = Future()
+    executor.answer = future
+    if end == "error":
+        future.set_exception(ValueError("vLLM's own"))
+    elif end == "cancelled":
+        future.cancel()
+    answer = executor.collective_rpc("execute_model", args=(SCHEDULED,))
+    assert answer is future
+    if end == "late error":
+        future.set_exception(ValueError("vLLM's own"))
+        with pytest.raises(ValueError, match="vLLM's own"):
+            answer.result()
+    elif end == "asked too early":
+        with pytest.raises(Exception):  # noqa: B017, PT011 - TimeoutError is another class in Python 3.10
+            answer.result(0.0)
+    reading = read_beacon(beacon.path)
+    assert reading is not None
+    assert reading.stepping == (end == "asked too early")
+    assert reading.steps_done == (0 if reading.stepping else 1)
+    assert steps.noting
+    beacon.close()
+
+
+@pytest.mark.parametrize("name", ["begin_beacon", "_attach_steps"])
+def test_a_fault_of_ours_does_not_keep_an_engine_from_starting(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from lifesign.vllm_plugin import hooks, uniproc
+
+    hooks.leave_alone.cache_clear()
+    beacon = BeaconWriter("cpu", tmp_path)
+    monkeypatch.setattr(uniproc, "begin_beacon", lambda: beacon)
+    monkeypatch.setattr(uniproc, name, broken)
+    begun: list[Any] = []
+    cls = type("Fresh", (FakeUniProc,), {"_init_executor": lambda self: begun.append(self)})
+    wrap_uniproc(cls)
+    executor = cls()
+    executor._init_executor()
+    assert begun == [executor]
+    assert caplog.text.count("vLLM is left as it is") == 1
+    executor.answer = "tokens"
+    assert executor.collective_rpc("execute_model", args=(SCHEDULED,)) == "tokens"
+    assert beacon.path.exists() == (name == "begin_beacon"), "one that stays at STARTING misleads whoever reads it"
+    beacon.withdraw()
+    beacon.withdraw()

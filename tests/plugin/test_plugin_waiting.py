@@ -9,12 +9,14 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lifesign.guard.detector.policy import StepSize
-from lifesign.vllm_plugin.hooks import attach, leave_alone, make_patient, other_call, step_size
+from lifesign.vllm_plugin import hooks
+from lifesign.vllm_plugin.hooks import attach, leave_alone, make_patient, other_call, step_size, wrap_as
 from lifesign.vllm_plugin.waiting import (
     SLICE_S,
     Call,
@@ -99,6 +101,9 @@ class RecordingWatcher:
         self.looks.append(wait)
         if wait.age_s > self.patience_s:
             raise StuckError("test: given up")
+
+    def off(self) -> None:
+        self.events.append("off")
 
 
 def patient(world: World, ring: ScriptedRing, watcher: RecordingWatcher) -> tuple[Supervisor, Callable[[], Any]]:
@@ -303,6 +308,7 @@ def test_a_fault_of_ours_leaves_vllms_own_limit_in_force(method: str, caplog: py
     if method != "step_failed":
         assert world.now_s == pytest.approx(11.0, abs=SLICE_S), "vLLM's 10 s"
     assert caplog.text.count("vLLM's own limits are in force") == 1
+    assert watcher.events.count("off") == 1
     with pytest.raises(RefusedError):
         supervisor.refuse_if_finished("execute_model")
 
@@ -320,6 +326,50 @@ class FakeFuture:
 
     def __init__(self, get_response: Callable[[], Any]) -> None:
         self.get_response = get_response
+
+
+class RealFuture(FakeFuture):
+    """... and whose result is asked for."""
+
+    def result(self) -> Any:
+        return self.get_response()
+
+
+@pytest.mark.parametrize("name", ["begin_beacon", "_attach_keeper", "step_size", "make_patient"])
+def test_a_fault_of_ours_around_a_call_changes_nothing_for_vllm(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*args: Any) -> Any:
+        raise KeyError("a bug of ours")
+
+    leave_alone.cache_clear()
+    world, watcher = World(), RecordingWatcher()
+    ring = ScriptedRing(world, [(1.0, "first", None), (1.0, "second", None)])
+    withdrawn: list[str] = []
+    beacon = SimpleNamespace(withdraw=lambda: withdrawn.append("beacon"))
+    monkeypatch.setattr(hooks, "begin_beacon", lambda: beacon)
+    monkeypatch.setattr(hooks, "_attach_keeper", lambda executor, beacon, shape: attach(executor, watcher, shape))
+    monkeypatch.setattr(hooks, name, broken)
+
+    class Executor(FakeExecutor):
+        def _init_executor(self) -> None:
+            self.started = True
+
+        def collective_rpc(
+            self, method: Any, timeout: Any = None, args: Any = (), kwargs: Any = None, non_block: bool = False
+        ) -> Any:
+            future = RealFuture(lambda: ring.dequeue(timeout=10.0))
+            return future if non_block else future.result()
+
+    wrap_as(Executor, "carries")
+    executor = Executor([ring])
+    executor._init_executor()
+    assert executor.started
+    assert executor.collective_rpc("execute_model", 10.0, (None,)) == "first"
+    assert executor.collective_rpc("execute_model", 10.0, (None,), None, True).result() == "second"
+    assert len(caplog.records) == 1
+    assert withdrawn == (["beacon"] if name == "_attach_keeper" else [])
+    assert watcher.events.count("off") == (name in ("step_size", "make_patient"))
 
 
 @pytest.mark.parametrize("shape", ["carries", "pairs"])

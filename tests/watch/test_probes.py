@@ -6,6 +6,7 @@ import http.server
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from watching import Engine
 
 from lifesign.cli.watch_view import headline, sees
 from lifesign.errors import UsageError
+from lifesign.guard.detector.beacon import BeaconWriter
 from lifesign.guard.detector.core import Detector
 from lifesign.guard.detector.events import Poll
 from lifesign.guard.detector.evidence import GpuSignals
@@ -243,3 +245,24 @@ def test_canary(how: str, possible: bool, answered: bool, monkeypatch: pytest.Mo
         web.server_close()
     assert can is possible
     assert (seconds is not None) is answered
+
+
+def test_a_beacon_that_was_taken_back_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step that it showed last would never end, and a living engine would be called stuck."""
+    monkeypatch.setattr("lifesign.guard.probes.observer.refresh", lambda tree: None)
+    writer = BeaconWriter("cpu", tmp_path)
+    tree = SimpleNamespace(targets=[], beacon=writer.path, members=[])
+    observer, detector = Observer(tree), Detector()  # type: ignore[arg-type]
+    writer.step_started(4, 4)
+    first = observer.look(0.0, detector)
+    assert first.beacon is not None
+    assert first.beacon.stepping
+    rename = writer.path.with_suffix(".away")
+    writer.path.write_bytes(b"torn")  # there, but not to be read just now: the last reading counts
+    assert observer.look(1.0, detector).beacon == first.beacon
+    writer.path.rename(rename)
+    later = observer.look(2.0, detector)
+    assert later.beacon is None
+    (poll,) = [event for event in later.events if isinstance(event, Poll)]
+    assert (poll.running, poll.demand) == (None, False)
+    writer.withdraw()

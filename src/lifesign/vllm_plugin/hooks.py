@@ -115,9 +115,10 @@ def wrap_as(cls: Any, shape: str) -> None:
 
     @functools.wraps(init)
     def patient_init(executor: Any) -> None:
-        beacon = guarded(_begin_beacon)
+        beacon = guarded(begin_beacon)
         init(executor)
-        guarded(lambda: _attach_keeper(executor, beacon, shape))
+        if not guarded(lambda: _attach_keeper(executor, beacon, shape)) and beacon is not None:
+            beacon.withdraw()
 
     @functools.wraps(rpc)
     def patient_rpc(
@@ -138,13 +139,16 @@ def wrap_as(cls: Any, shape: str) -> None:
             return other_call(
                 supervisor, functools.partial(rpc, executor, method, timeout, args, kwargs, non_block, **more)
             )
-        call = supervisor.sent(method, step_size(method, args))
+        call = supervisor.sent(method, size_or_fault(supervisor, method, args))
         try:
             future = rpc(executor, method, timeout, args, kwargs, True, **more)
         except BaseException as error:
             supervisor.failed(error)
             raise
-        make_patient(executor, call, future, carries)
+        try:
+            make_patient(executor, call, future, carries)
+        except Exception:
+            supervisor.fault()
         return future if non_block else future.result()
 
     patient_rpc.lifesign = True  # type: ignore[attr-defined]
@@ -161,16 +165,17 @@ def guarded(ours: Callable[[], Any]) -> Any:
         return None
 
 
-def _begin_beacon() -> Any:
+def begin_beacon() -> Any:
+    """The beacon of this process, or None where it can't be written."""
     from lifesign.vllm_plugin import assembly
 
     return assembly.begin_beacon()
 
 
-def _attach_keeper(executor: Any, beacon: Any, shape: str) -> None:
+def _attach_keeper(executor: Any, beacon: Any, shape: str) -> bool:
     from lifesign.vllm_plugin import assembly
 
-    attach(executor, assembly.keeper_for(executor, beacon), shape)
+    return attach(executor, assembly.keeper_for(executor, beacon), shape)
 
 
 def other_call(supervisor: Supervisor, call: Callable[[], Any]) -> Any:
@@ -195,6 +200,15 @@ def step_size(method: str, args: Any) -> StepSize | None:
     return StepSize(sequences, total if isinstance(total, int) else sequences)
 
 
+def size_or_fault(supervisor: Supervisor, method: str, args: Any) -> StepSize | None:
+    """The size of the step; without one, and with patience off, where the call's arguments can't be read."""
+    try:
+        return step_size(method, args)
+    except Exception:
+        supervisor.fault()
+        return None
+
+
 def make_patient(executor: Any, call: Call, future: Any, carries: bool) -> None:
     """Let the reply to this call be awaited through the supervisor. The future is new: nobody waits on it yet."""
     if carries:
@@ -207,19 +221,20 @@ def make_patient(executor: Any, call: Call, future: Any, carries: bool) -> None:
         executor.futures_queue[0] = (future, call)
 
 
-def attach(executor: Any, watcher: Any, shape: str) -> None:
-    """Put a PatientQueue before each ring that carries replies. Raises nothing: an unknown ring leaves all as they are."""
+def attach(executor: Any, watcher: Any, shape: str) -> bool:
+    """Put a PatientQueue before each ring that carries replies; False when an unknown ring leaves all as they are."""
     rings = list(getattr(executor, "response_mqs", None) or [])
     for ring in rings:
         missing = [name for name in ("current_idx", "local_socket", "recv", "buffer") if not hasattr(ring, name)]
         if getattr(ring, "_is_local_reader", True) and (missing or getattr(ring.buffer, "max_chunks", 0) < 2):
             leave_alone(f"a reply ring lacks {', '.join(missing) or 'a second slot'}")
-            return
+            return False
     if not rings or not hasattr(executor, "futures_queue"):
         leave_alone("this executor has no reply rings or no queue of futures")
-        return
+        return False
     supervisor = Supervisor(watcher)
     for rank, ring in enumerate(rings):
         ring.dequeue = PatientQueue(ring, rank, supervisor).dequeue
     setattr(executor, ATTACHED, supervisor)
     LOG.info("lifesign: waits for %d worker(s) are patient (%s futures)", len(rings), shape)
+    return True

@@ -131,6 +131,12 @@ class Keeper:
             self.beacon.abandon()
         self._unhealthy = False
 
+    def off(self) -> None:
+        """Take the beacon back: nobody will write it any more, and its readers would see a step that never ends."""
+        beacon, self.beacon = self.beacon, None
+        if beacon is not None:
+            beacon.withdraw()
+
     def _learning_sample(self, now_s: float) -> tuple[tuple[ProcessSignals, ...], tuple[GpuSignals, ...]]:
         """What the workers and their devices look like while they work, if they did nothing else since the last sample."""
         window_s = now_s - self._window_from_s

@@ -14,7 +14,7 @@ from typing import Any
 
 from lifesign.guard.detector.beacon import BeaconState, BeaconWriter, Worker
 from lifesign.guard.detector.policy import StepCost, StepSize
-from lifesign.vllm_plugin.hooks import LOG, step_size
+from lifesign.vllm_plugin.hooks import LOG, begin_beacon, guarded, step_size
 from lifesign.vllm_plugin.waiting import ends_step
 
 ATTACHED = "_lifesign_beacon"
@@ -41,14 +41,10 @@ def wrap_uniproc(cls: Any) -> None:
 
     @functools.wraps(init)
     def noted_init(executor: Any) -> None:
-        from lifesign.vllm_plugin import assembly
-
-        beacon = assembly.begin_beacon()
+        beacon = guarded(begin_beacon)
         init(executor)
-        if beacon is not None:
-            beacon.set_workers([Worker(0, beacon.pid)])
-            beacon.set_state(BeaconState.IDLE)
-            setattr(executor, ATTACHED, Steps(beacon, StepCost(assembly.backend_of_vllm())))
+        if beacon is not None and not guarded(lambda: _attach_steps(executor, beacon)):
+            beacon.withdraw()
 
     @functools.wraps(rpc)
     def noted_rpc(
@@ -69,32 +65,60 @@ def wrap_uniproc(cls: Any) -> None:
     cls.collective_rpc = noted_rpc
 
 
+def _attach_steps(executor: Any, beacon: BeaconWriter) -> bool:
+    from lifesign.vllm_plugin import assembly
+
+    beacon.set_workers([Worker(0, beacon.pid)])
+    beacon.set_state(BeaconState.IDLE)
+    setattr(executor, ATTACHED, Steps(beacon, StepCost(assembly.backend_of_vllm())))
+    return True
+
+
 class Steps:
-    """Writes one in-process executor's steps into the beacon."""
+    """Writes one in-process executor's steps into the beacon. A fault of ours takes the beacon back, and vLLM works on."""
 
     def __init__(self, beacon: BeaconWriter, cost: StepCost) -> None:
         self.beacon = beacon
         self.cost = cost
+        self.noting = True
 
     def follow(self, method: str, args: Any, call: Callable[[], Any]) -> Any:
         """Make the call, and note when its step begins and ends (for a future: when its result is asked for)."""
+        self._note(lambda: self._begun(method, args))
+        try:
+            result = call()
+        except BaseException:
+            self._note(self.beacon.abandon)
+            raise
+        self._note(lambda: self._answered(method, result))
+        return result
+
+    def _note(self, ours: Callable[[], None]) -> None:
+        if not self.noting:
+            return
+        try:
+            ours()
+        except Exception:
+            self.noting = False
+            LOG.exception("lifesign: no progress beacon from now on; please report this")
+            self.beacon.withdraw()
+
+    def _begun(self, method: str, args: Any) -> None:
         size = step_size(method, args)
         if size is not None:
             self.beacon.step_started(
                 size.sequences, size.tokens, self.cost.suspect_limit_s(size), self.cost.predicted_s(size)
             )
-        try:
-            result = call()
-        except BaseException:
-            self.beacon.abandon()
-            raise
+
+    def _answered(self, method: str, result: Any) -> None:
         if not isinstance(result, Future):
             self._ended(method, result)
-        elif result.done():
-            self._ended(method, None if result.exception() else result.result())
-        else:
+        elif not result.done():
             self._later(method, result)
-        return result
+        elif result.cancelled() or result.exception() is not None:
+            self.beacon.abandon()
+        else:
+            self._ended(method, result.result())
 
     def _ended(self, method: str, response: Any) -> None:
         if ends_step(method, response):
@@ -108,10 +132,16 @@ class Steps:
 
         def result(timeout: float | None = None) -> Any:
             nonlocal ended
-            value = inner(timeout)
+            try:
+                value = inner(timeout)
+            except BaseException:
+                if future.done() and not ended:  # after a mere time-out it may be asked for again
+                    ended = True
+                    self._note(self.beacon.abandon)
+                raise
             if not ended:
                 ended = True
-                self._ended(method, value)
+                self._note(lambda: self._ended(method, value))
             return value
 
         future.result = result

@@ -17,6 +17,7 @@ Nothing in here imports vLLM: queues and watchers are protocols, so that tests c
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -69,6 +70,9 @@ class Watcher(Protocol):
 
     def look(self, wait: Wait) -> None:
         """A slice passed without a reply. Returns to wait on; raises StuckError to give up."""
+
+    def off(self) -> None:
+        """A fault of ours: nothing is told from now on, and nothing may go on saying that a step runs."""
 
 
 class Ring(Protocol):
@@ -147,9 +151,13 @@ class Supervisor:
         self.finished_reason = self.finished_reason or reason
 
     def fault(self) -> None:
-        """The watcher raised what it may not: log it once, and let vLLM's own limits decide from now on."""
+        """Something of ours raised what it may not: log it once, and let vLLM's own limits decide from now on."""
+        if not self.watching:
+            return
         self.watching = False
         LOG.exception("lifesign: patience is off from now on, vLLM's own limits are in force; please report this")
+        with contextlib.suppress(Exception):
+            self.watcher.off()
 
     def sent(self, method: str, size: StepSize | None) -> Call:
         """A step call is about to go out. `size` is given with the calls that begin a step."""

@@ -22,6 +22,7 @@ The file lies in memory (/run/user, /dev/shm) where it can: on a disk the writer
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import stat
@@ -200,8 +201,14 @@ class BeaconWriter:
             fresh.unlink()
         handle = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            os.ftruncate(handle, SIZE_BYTES)
+            # Written, not only made that long: writing to a hole through the map on a full file system is a SIGBUS.
+            if os.write(handle, bytes(SIZE_BYTES)) != SIZE_BYTES:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(fresh))
             self._map = mmap.mmap(handle, SIZE_BYTES)
+        except OSError:
+            with contextlib.suppress(OSError):
+                fresh.unlink()
+            raise
         finally:
             os.close(handle)
         self.state = BeaconState.STARTING
@@ -323,6 +330,19 @@ class BeaconWriter:
         self._map.close()
         with contextlib.suppress(OSError):
             self.path.unlink()
+
+    def withdraw(self) -> None:
+        """Take the beacon back, because nobody will write it any more: a step that it shows as running would never end.
+
+        It doesn't say CLOSED, for the engine works on. Never raises; safe to call twice.
+        """
+        with contextlib.suppress(Exception):
+            self.state = BeaconState.IDLE
+            self.abandon()
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+        with contextlib.suppress(Exception):
+            self._map.close()
 
 
 def _u32(value: int) -> int:

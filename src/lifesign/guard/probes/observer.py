@@ -162,6 +162,10 @@ class Observer:
         reading = read_beacon(tree.beacon)
         if reading is not None:
             self.beacon = reading
+        elif self.beacon is not None and self.beacon.state is not BeaconState.CLOSED and not tree.beacon.exists():
+            # The plugin took it back while the engine works on. The step that it showed last would never end.
+            self.beacon = tree.beacon = None
+            self._steps_done = -1
 
     def _progress(self) -> tuple[int | None, float, StepSize | None]:
         """(steps since the last look or None if that can't be seen, seconds and size of the last one)."""
