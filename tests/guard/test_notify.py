@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import http.server
 import json
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,91 @@ def test_nobody_waits_for_a_target_that_is_gone() -> None:
     wait_until(lambda: complaints, "the complaint")
     assert "could not be delivered" in complaints[0]
     assert "secret" not in complaints[0]
+
+
+@contextmanager
+def answering(data: bytes) -> Iterator[str]:
+    """A server that says this to whoever connects."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        connection.recv(65536)
+                        connection.sendall(data)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"",
+        b"\x00\xff\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"x" * 70000,
+        b"HTTP/1.1 abc\r\n\r\n",
+    ],
+)
+def test_one_bad_target_does_not_silence_the_others(receiver: tuple[str, type[Receiver]], data: bytes) -> None:
+    url, handler = receiver
+    complaints: list[str] = []
+    with answering(data) as place:
+        notifier = Notifier((f"http://{place}/secret", f"{url}/hook"), {}, complaints.append)
+        for number in range(2):
+            notifier.send("death", f"number {number}")
+        notifier.flush(10.0)
+    assert [body["text"] for _, body, _ in handler.received] == ["number 0", "number 1"]
+    (complaint,) = complaints
+    assert place in complaint
+    assert "secret" not in complaint
+    assert notifier._queue.unfinished_tasks == 0
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "http://user:secret@host:port/x", "http://127.0.0.1:99999/secret", "http://127.0.0.1:1/a secret", "secret", "",
+        "file:///etc/secret", "ftp://127.0.0.1/secret", "http://", "http://[::1/secret", "unix:/run/secret",
+        "http://" + "a" * 70 + ".example/secret", "http://127.0.0.1:1\x00/secret", "http:///secret", "//127.0.0.1/secret",
+    ],
+)  # fmt: skip
+def test_what_is_no_address_is_one_sentence(receiver: tuple[str, type[Receiver]], bad: str) -> None:
+    url, handler = receiver
+    complaints: list[str] = []
+    notifier = Notifier((bad, f"{url}/hook"), {}, complaints.append)
+    notifier.send("death", "x")
+    notifier.send("death", "y")
+    notifier.flush(10.0)
+    assert [body["text"] for _, body, _ in handler.received] == ["x", "y"]
+    (complaint,) = complaints
+    assert "could not be delivered" in complaint
+    assert "secret" not in complaint or bad == "secret"
+
+
+def test_an_event_that_cannot_be_told_does_not_silence_the_next(receiver: tuple[str, type[Receiver]]) -> None:
+    url, handler = receiver
+    notifier = Notifier((f"{url}/hook",), {})
+    loop: list[Any] = []
+    loop.append(loop)
+    notifier.send("death", "cannot be written", loop=loop)
+    notifier.send("death", "odd", path=Path("/x"))
+    notifier.flush(10.0)
+    ((_, body, _),) = handler.received
+    assert (body["text"], body["path"]) == ("odd", "/x")
+
+
+def test_user_and_password_become_a_header(receiver: tuple[str, type[Receiver]]) -> None:
+    url, handler = receiver
+    notifier = Notifier((url.replace("http://", "http://me:a%40b@") + "/hook", f"{url}/plain"), {})
+    notifier.send("death", "x")
+    notifier.flush(10.0)
+    (_, _, with_user), (_, _, plain) = handler.received
+    assert with_user["Authorization"] == "Basic " + base64.b64encode(b"me:a@b").decode()
+    assert "Authorization" not in plain
 
 
 def test_the_termination_message_is_cut_between_characters(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +21,7 @@ from lifesign.guard.detector.core import Detector
 from lifesign.guard.detector.events import Poll
 from lifesign.guard.detector.evidence import GpuSignals
 from lifesign.guard.probes.gpu import GpuProbe
-from lifesign.guard.probes.metrics import canary, parse_metrics, parse_url
+from lifesign.guard.probes.metrics import canary, fetch, parse_metrics, parse_url
 from lifesign.guard.probes.observer import Observer
 from lifesign.guard.probes.tree import find_engine, is_foreign, listener_of, ports_of, uses_gpu
 
@@ -245,6 +247,51 @@ def test_canary(how: str, possible: bool, answered: bool, monkeypatch: pytest.Mo
         web.server_close()
     assert can is possible
     assert (seconds is not None) is answered
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("http://" + "a" * 70, "too long"),
+        ("http://.:1", "empty"),
+        ("http://a..b:1", "empty"),
+        ("http://a b:1", "blank"),
+        ("http://a%20b:1", "blank"),
+        ("127.0.0.1:0", "port 0"),
+        ("unix:/run/x.sock", "Unix socket"),
+        ("unix:///run/x.sock", "Unix socket"),
+        ("", "neither"),
+        ("  ", "neither"),
+        ("１２３", "neither"),
+        ("ftp://x", "neither"),
+        ("/etc/passwd", "neither"),
+        ("::1", "no URL"),
+        ("http://[::1", "no URL"),
+        ("http://127.0.0.1:99999", "no URL"),
+    ],
+)
+def test_what_is_no_address_is_one_sentence(text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        parse_url(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "path"),
+    [
+        (" 127.0.0.1:8000 ", "http://127.0.0.1:8000", "/metrics"),
+        ("http://[::1]:8000", "http://[::1]:8000", "/metrics"),
+        ("http://[fe80::1%25eth0]:8000", "http://[fe80::1%eth0]:8000", "/metrics"),
+        ("http://user:word@host:8000", "http://host:8000", "/metrics"),
+        ("http://bücher.example:8000", "http://bücher.example:8000", "/metrics"),
+        ("http://host:8000/a b/é/metrics", "http://host:8000", "/a%20b/%C3%A9/metrics"),
+        ("http://host:8000/a%20b/metrics?x=1#y", "http://host:8000", "/a%20b/metrics"),
+    ],
+)
+def test_odd_addresses_that_can_be_asked(text: str, url: str, path: str) -> None:
+    endpoint = parse_url(text)
+    assert (endpoint.url, endpoint.path) == (url, path)
+    with contextlib.suppress(OSError):  # nobody is there; what matters is that the request can be made
+        fetch(replace(endpoint, host="127.0.0.1", port=1))
 
 
 def test_a_beacon_that_was_taken_back_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def _find(target: str, metrics: str | None) -> tuple[EngineTree | None, Endpoint
     if endpoint is not None:
         _check(endpoint)
     if is_whole(target):
-        tree = find_engine(int(target[:12]))
+        tree = find_engine(int(target))
         return tree, endpoint or _page_among(ports_of(tree))
     endpoint = endpoint or _check(parse_url(target))
     tree_of_url: EngineTree | None = None
@@ -115,8 +115,9 @@ def _check(endpoint: Endpoint) -> Endpoint:
 
     try:
         status, text = fetch(endpoint)
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        reason = "".join(char if char.isprintable() else "?" for char in reason[:200])
         raise UsageError(
             f"nothing answers at {endpoint.url} ({reason}); give the engine's pid instead, or the URL that `vllm serve` printed"
         ) from None

@@ -7,12 +7,15 @@ OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_LOGS_ENDPOINT, OTEL_EXPORTER_OTL
 
 from __future__ import annotations
 
+import base64
+import http.client
 import json
 import os
 import queue
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -102,31 +105,74 @@ class Notifier:
     def _work(self) -> None:
         while True:
             event = self._queue.get()
-            for url, headers, is_otlp in self._targets:
-                body = otlp_record(event, self._service) if is_otlp else event
-                self._deliver(url, headers, json.dumps(body).encode())
-            self._queue.task_done()
+            try:
+                for url, headers, is_otlp in self._targets:
+                    body = otlp_record(event, self._service) if is_otlp else event
+                    self._deliver(url, headers, json.dumps(body, default=str).encode())
+            except Exception as error:  # one event that can't be told must not silence the next
+                with suppress(Exception):
+                    self._complain(f"an event could not be told ({type(error).__name__})")
+            finally:
+                self._queue.task_done()
 
     def _deliver(self, url: str, headers: dict[str, str], body: bytes) -> None:
-        reason = ""
-        for attempt in range(TRIES):
-            try:
-                request = urllib.request.Request(
-                    url, body, {"Content-Type": "application/json", "User-Agent": "lifesign", **headers}
-                )
-                with urllib.request.urlopen(request, timeout=TIMEOUT_S):
-                    return
-            except urllib.error.HTTPError as error:
-                reason = f"HTTP {error.code}"
-                if error.code < 500 and error.code != 429:
-                    break
-            except (OSError, ValueError) as error:
-                reason = str(getattr(error, "reason", error))
-            time.sleep(0.2 * 2**attempt)
-        if url not in self._complained:
+        try:
+            reason = _post(url, headers, body)
+        except Exception as error:  # the other targets still get theirs, whatever this one answers
+            reason = type(error).__name__
+        if reason and url not in self._complained:
             self._complained.add(url)
-            host = url.split("/")[2] if url.count("/") >= 2 else url
-            self._complain(f"an event could not be delivered to {host.rpartition('@')[2]} ({reason})")
+            with suppress(Exception):
+                self._complain(f"an event could not be delivered to {_host(url)} ({reason})")
+
+
+def _post(url: str, headers: dict[str, str], body: bytes) -> str:
+    """Try to deliver; gives the reason when it failed, without what may be secret: user, password, path."""
+    try:
+        address, more = _without_user(url)
+    except ValueError:
+        return "no valid http:// or https:// address"
+    reason = ""
+    for attempt in range(TRIES):
+        try:
+            request = urllib.request.Request(
+                address, body, {"Content-Type": "application/json", "User-Agent": "lifesign", **more, **headers}
+            )
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S):
+                return ""
+        except urllib.error.HTTPError as error:
+            reason = f"HTTP {error.code}"
+            error.close()
+            if error.code < 500 and error.code != 429:
+                break
+        except (http.client.InvalidURL, ValueError):
+            return "no valid http:// or https:// address"
+        except http.client.HTTPException as error:
+            reason = f"no HTTP answer: {type(error).__name__}"
+        except OSError as error:
+            reason = str(getattr(error, "reason", error)) or type(error).__name__
+        if attempt + 1 < TRIES:
+            time.sleep(0.2 * 2**attempt)
+    return reason
+
+
+def _without_user(url: str) -> tuple[str, dict[str, str]]:
+    """(address, headers): `user:password@` becomes a header, since urllib takes it for the host. Raises ValueError."""
+    parts = urllib.parse.urlsplit(url)
+    _ = parts.port  # raises where it is no number
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("neither http nor https")
+    user, at, place = parts.netloc.rpartition("@")
+    if not at:
+        return url, {}
+    word = base64.b64encode(urllib.parse.unquote(user).encode()).decode()
+    return parts._replace(netloc=place).geturl(), {"Authorization": f"Basic {word}"}
+
+
+def _host(url: str) -> str:
+    """Where a message was to go, as far as it may be told."""
+    rest = url.partition("://")[2] or url
+    return rest.partition("/")[0].rpartition("@")[2] or "the given address"
 
 
 def termination_path(wanted: Path | None) -> Path | None:

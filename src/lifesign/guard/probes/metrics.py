@@ -108,15 +108,33 @@ class Endpoint:
 
 def parse_url(text: str) -> Endpoint:
     """The endpoint of a server's URL (`http://host:port`, with or without a path). Raises UsageError."""
+    text = text.strip()
+    if text.startswith("unix:"):
+        raise UsageError(f"{text!r}: a server on a Unix socket can't be asked from here; give the engine's pid instead")
     try:
         parts = urllib.parse.urlsplit(text if "//" in text else f"http://{text}")
         port = parts.port
+        host = _host_of(urllib.parse.unquote(parts.hostname or ""))
     except ValueError as error:
         raise UsageError(f"{text!r} is no URL ({error}); give one like http://127.0.0.1:8000") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if parts.scheme not in ("http", "https") or not host or text.isdecimal():
         raise UsageError(f"{text!r} is neither a pid nor a URL; give one like 4100 or http://127.0.0.1:8000")
-    path = parts.path if parts.path.endswith("/metrics") else "/metrics"
-    return Endpoint(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80), path)
+    if port == 0:
+        raise UsageError(f"{text!r}: nobody listens on port 0; give the port that `vllm serve` printed")
+    # A blank or a letter beyond ASCII may stand in an address, but not in a request.
+    path = urllib.parse.quote(parts.path, safe="/%:@!$&'()*+,;=~") if parts.path.endswith("/metrics") else "/metrics"
+    return Endpoint(parts.scheme, host, port or (443 if parts.scheme == "https" else 80), path)
+
+
+def _host_of(name: str) -> str:
+    """The name, if it can be one. Raises ValueError."""
+    if any(char.isspace() or not char.isprintable() for char in name):
+        raise ValueError("its host has a blank in it")
+    try:
+        name.encode("idna")
+    except UnicodeError:
+        raise ValueError("its host is no name: a part of it is empty or too long") from None
+    return name
 
 
 def fetch(endpoint: Endpoint, path: str | None = None, timeout_s: float = TIMEOUT_S) -> tuple[int, str]:
