@@ -6,6 +6,7 @@ the full twelve. Every trial is judged by the detector as in production, with th
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from lifesign.guard.probes.stacks import find_py_spy
 
 TOGETHER = 9
 WATCHED_S = 19.0
+UNNAMED_SHARE = 0.05
+"""The promise: at least 95 % of what is stuck is named."""
 UNKNOWN = {Activity.NO_PROCESSOR, Activity.UNCLEAR}
 
 
@@ -46,10 +49,8 @@ def judge(trials: list[Trial]) -> None:
     killed = [one for one in live if one.dead_s is not None]
     assert not killed, f"live processes were called dead:\n{describe(killed)}"
     wrong = [one for one in stuck if one.named not in NAMES[one.behaviour]]
-    # A process that gets no processor at all can't be named; it waits for the ceiling of the unknown.
-    clueless = [one for one in wrong if one.named in UNKNOWN]
-    assert len(wrong) == len(clueless) or len(wrong) <= 0.05 * len(stuck), f"misnamed:\n{describe(wrong)}"
-    assert len(wrong) <= max(1, 0.1 * len(stuck)), f"not named:\n{describe(wrong)}"
+    print(f"{len(stuck) - len(wrong)} of {len(stuck)} stuck processes are named right")
+    assert len(wrong) <= UNNAMED_SHARE * len(stuck), f"not named, or misnamed:\n{describe(wrong)}"
     for one in stuck:
         assert one.suspect_s is not None or one.named in UNKNOWN, f"never suspected:\n{describe([one])}"
 
@@ -64,16 +65,24 @@ def behaviours(actor: Path | None) -> list[str]:
     return names
 
 
-def test_working_is_never_dead_and_stuck_is_named(actor: Path | None) -> None:
+def run_all(actor: Path | None, each: int) -> list[Trial]:
+    """Every behaviour `each` times; one that this machine can't run is told, and no other may be missing."""
+    names = behaviours(actor)
     trials: list[Trial] = []
-    for batch in batches(behaviours(actor), 2):
+    for batch in batches(names, each):
         trials += run_together(batch, actor, WATCHED_S)
-    judge(trials)
+    done = [one.behaviour for one in trials]
+    missing = {name for name in [*LIVE, *STUCK] if done.count(name) < each}
+    if missing:
+        warnings.warn(f"not tried on this machine: {', '.join(sorted(missing))}", stacklevel=2)
+    assert missing & set(names) <= {"throttled"}, "only a control group may be out of reach"
+    return trials
+
+
+def test_working_is_never_dead_and_stuck_is_named(actor: Path | None) -> None:
+    judge(run_all(actor, 2))
 
 
 @pytest.mark.long
 def test_full_battery(actor: Path | None) -> None:
-    trials: list[Trial] = []
-    for batch in batches(behaviours(actor), 12):
-        trials += run_together(batch, actor, WATCHED_S)
-    judge(trials)
+    judge(run_all(actor, 12))

@@ -54,36 +54,47 @@ def check_times(row: dict[str, object]) -> None:
         assert times["suspect_p50_s"] <= 10.0, fault
 
 
+# The promise: at most 3 false kills in 1000 h, at most 0.3 where no stall heals itself.
+PROMISE, PROMISE_NO_STALLS = 3.0, 0.3
+HOURS = 1000.0
+"""With the pinned seed the measured rate must keep the promise: at most 3 kills, and none without such stalls. A rate of 10
+in 1000 h passes that with 1 % only. That the promise itself holds with 95 % is what the long runs show."""
+
+
 @pytest.fixture(scope="module")
 def short() -> Result:
-    return run(Plan(600.0, SEED, 60, World(), with_rivals=False), JOBS)
+    return run(Plan(HOURS, SEED, 60, World(), with_rivals=False), JOBS)
 
 
 def test_short_bench_meets_the_times(short: Result) -> None:
     check_times(ours(short))
 
 
-def test_short_bench_kills_nearly_nobody(short: Result) -> None:
-    # 3 per 1000 h would be 1.8 in 600 h; more than 6 would refute it at the 0.5 % level.
-    assert ours(short)["false_kills"] <= 6  # type: ignore[operator]
+def test_short_bench_keeps_the_promise_about_false_kills(short: Result) -> None:
+    row = ours(short)
+    print(f"{row['hours']} h, {row['false_kills']} false kills")
+    assert float(row["hours"]) >= HOURS  # type: ignore[arg-type]
+    assert row["false_kills_per_1000h"] <= PROMISE  # type: ignore[operator]
 
 
 def test_without_stalls_that_heal_nobody_is_killed() -> None:
-    row = ours(run(Plan(600.0, SEED, 0, scenario("no-opaque"), with_rivals=False), JOBS))
-    assert row["false_kills"] <= 1  # type: ignore[operator]
+    row = ours(run(Plan(HOURS, SEED, 0, scenario("no-opaque"), with_rivals=False), JOBS))
+    print(f"{row['hours']} h, {row['false_kills']} false kills")
+    assert float(row["hours"]) >= HOURS  # type: ignore[arg-type]
+    assert row["false_kills_per_1000h"] <= PROMISE_NO_STALLS  # type: ignore[operator]
 
 
 @pytest.mark.long
 def test_twelve_thousand_hours() -> None:
     row = ours(run(Plan(12000.0, SEED, 500, World(), with_rivals=False)))
-    assert row["false_kills_per_1000h"] <= 3.0  # type: ignore[operator]
+    assert row["false_kills_per_1000h"] <= PROMISE  # type: ignore[operator]
     check_times(row)
 
 
 @pytest.mark.long
 def test_twelve_thousand_hours_without_stalls_that_heal() -> None:
     row = ours(run(Plan(12000.0, SEED, 0, scenario("no-opaque"), with_rivals=False)))
-    assert row["false_kills_per_1000h"] <= 0.3  # type: ignore[operator]
+    assert row["false_kills_per_1000h"] <= PROMISE_NO_STALLS  # type: ignore[operator]
 
 
 def test_result_does_not_depend_on_the_number_of_processes() -> None:
