@@ -350,3 +350,68 @@ def test_bad_input(arguments: tuple[str, ...]) -> None:
     done = run_check(*arguments)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+def test_offline_asks_nobody_and_forbids_nothing(tmp_path: Path) -> None:
+    cache = {"HF_HUB_CACHE": str(tmp_path)}
+    (asked_not,) = model_files.check_model(Plan(model="org/none", environment=cache, offline=True))
+    assert asked_not.level == "note"
+    assert "HF_HUB_OFFLINE" not in asked_not.what.en, "it isn't set: nobody can unset it"
+    (forbidden,) = model_files.check_model(Plan(model="org/none", environment={**cache, "HF_HUB_OFFLINE": "1"}))
+    assert forbidden.level == "stop"
+    assert "HF_HUB_OFFLINE" in forbidden.fix.en
+
+
+def test_a_bad_option_is_named_and_the_fix_is_no_bad_option() -> None:
+    found = list(software.check_command_line(Plan(command=("vllm", "serve", "m", "--bad-flag", "--port", "abc"))))
+    assert [one.level for one in found] == ["stop", "stop"]
+    for one, name in zip(found, ("--bad-flag", "--port"), strict=True):
+        assert one.what.en.startswith(f"{name}: ")
+        assert one.what.zh.startswith(f"{name}：")
+        assert one.fix.en
+        assert name not in one.fix.en
+    assert [one.level for one in software.check_command_line(Plan(command=("vllm", "serve", "m")))] == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("options", "level"),
+    [
+        (("--port", "99999"), "stop"),
+        (("--port", "65535000000"), "stop"),
+        (("--host", "a..b"), "stop"),
+        (("--host", "192.0.2.1"), "stop"),
+        (("--host", "127.0.0.1"), "ok"),
+    ],
+)
+def test_an_address_that_is_none_would_stop_the_engine(options: tuple[str, ...], level: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = ("vllm", "serve", "m", *(options if "--port" in options else ("--port", str(port), *options)))
+    assert levels(machine.check_port(from_command(Plan(command=command)))) == [level]
+
+
+def test_without_a_command_the_newcomer_learns_what_is_missing() -> None:
+    (note,) = software.check_versions(Plan())
+    assert note.level == "note"
+    assert "lifesign check -- vllm serve" in note.fix.en
+    assert not any("not given" in one.what.en for one in software.check_versions(Plan(command=("nosuch",))))
+    (empty,) = software.check_versions(Plan(command=("",)))
+    assert not empty.what.en.startswith(":")
+
+
+def test_another_language_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "lifesign.cli.main", "check", "--lang", "fr"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "neither en nor zh" in done.stderr
+    assert done.stdout == ""
+
+
+def test_ranks_without_torch_get_a_fix_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collectives, "_python_with_torch", lambda plan: None)
+    (without,) = collectives.check_all_reduce(Plan(ranks=2))
+    (given,) = collectives.check_all_reduce(Plan(ranks=2, command=("vllm", "serve", "m")))
+    assert "after --" in without.fix.en
+    assert "after --" not in given.fix.en

@@ -59,11 +59,13 @@ def check(
 
     if format not in ("terminal", "json"):
         raise UsageError(f"--format {format}: choose terminal or json")
+    if lang not in (None, "en", "zh"):
+        raise UsageError(f"--lang {lang!r} is neither en nor zh: choose one of them")
+    chosen: Lang = "zh" if lang == "zh" else "en" if lang == "en" else default_lang()
     if node_rank >= nnodes:
         raise UsageError(f"--node-rank {node_rank}: nodes are numbered from 0 to {nnodes - 1}")
     if nnodes > 1 and master_addr in ("127.0.0.1", "localhost") and "LIFESIGN_CHECK_LOOPBACK" not in os.environ:
-        typer.echo(_LOOPBACK.pick(default_lang()), err=True)
-    chosen: Lang = "zh" if lang == "zh" else "en" if lang == "en" else default_lang()
+        typer.echo(_LOOPBACK.pick(chosen), err=True)
     plan = from_command(
         Plan(
             command=tuple(command or ()),

@@ -69,6 +69,11 @@ os._exit(0)
 """
 
 
+_OTHER_COMMAND = T(
+    "start check with the command of the environment that has torch", "改用装有 torch 的环境里的启动命令"
+)
+
+
 @dataclass
 class Rank:
     """What became of one rank. `stage` is how far it came: import, meet, connect, all-reduce, done."""
@@ -158,7 +163,7 @@ def check_all_reduce(plan: Plan, environments: Mapping[int, Mapping[str, str]] |
     if python is None:
         yield Finding(
             "note", "all-reduce", T("not tried: no Python with torch is known", "没有测试：找不到装有 torch 的 Python"),
-            T("give the engine's command after --", "在 -- 后面写上引擎的启动命令"),
+            _OTHER_COMMAND if plan.command else T("give the engine's command after --", "在 -- 后面写上引擎的启动命令"),
         )  # fmt: skip
         return
     here = min(MAX_RANKS, max(plan.ranks, 2) if plan.nnodes == 1 else max(1, plan.ranks // plan.nnodes))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import resource
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Iterator
@@ -13,7 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from lifesign.guard import leftovers
-from lifesign.guard.clearance import port_is_free
 from lifesign.guard.evidence.devices import pids_on_devices
 from lifesign.guard.evidence.memory import host_memory, memory_folder, read_memory
 from lifesign.guard.preflight.model import Finding, Plan, ok
@@ -186,19 +187,24 @@ def check_port(plan: Plan) -> Iterator[Finding]:
     if plan.port is None:
         return
     host = option_of(plan.command, "--host") or "0.0.0.0"
-    try:
-        free = port_is_free(host, plan.port)
-    except OSError as error:
-        reason = error.strerror or str(error)
+    if plan.port > 65535:
+        yield Finding(
+            "stop", "port", T(f"{plan.port} is no port", f"{plan.port} 不是端口号"),
+            T("choose a --port from 1 to 65535", "把 --port 改成 1 到 65535 之间的数"),
+        )  # fmt: skip
+        return
+    problem = _bind_problem(host, plan.port)
+    if problem is None:
+        yield ok("port", f"{plan.port} is free", f"{plan.port} 空闲")
+        return
+    if getattr(problem, "errno", None) != errno.EADDRINUSE:
+        reason = getattr(problem, "strerror", None) or str(problem)
         yield Finding(
             "stop",
             "port",
             T(f"{host}:{plan.port}: {reason}", f"{host}:{plan.port}：{reason}"),
-            T("choose another --host", "换一个 --host"),
+            T("choose another --host, or a --port above 1023", "换一个 --host，或把 --port 改成大于 1023 的数"),
         )
-        return
-    if free:
-        yield ok("port", f"{plan.port} is free", f"{plan.port} 空闲")
         return
     holder = leftovers.port_holder(plan.port) or "?"
     yield Finding(
@@ -210,6 +216,18 @@ def check_port(plan: Plan) -> Iterator[Finding]:
             "结束它（若是残留进程：lifesign reap --yes），或换一个 --port",
         ),
     )
+
+
+def _bind_problem(host: str, port: int) -> OSError | UnicodeError | None:
+    """What keeps a server from listening there, or None (connections in TIME_WAIT don't count, as for servers)."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except (OSError, UnicodeError) as error:
+        return error
+    return None
 
 
 def check_homes(plan: Plan) -> Iterator[Finding]:

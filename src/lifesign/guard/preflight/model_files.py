@@ -270,11 +270,16 @@ def cached_snapshot(model: str, environment: dict[str, str] | Any) -> Path | Non
 def _repository(plan: Plan, model: str) -> Iterator[Finding]:
     environment = plan.environment
     snapshot = cached_snapshot(model, environment)
-    offline = plan.offline or environment.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
+    forbidden = environment.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
     if snapshot is not None:
         yield from check_folder(snapshot, model)
-    if offline:
-        if snapshot is None:
+    if forbidden or plan.offline:
+        if snapshot is None and not forbidden:
+            yield Finding(
+                "note", "hub", T(f"{model} is not in the cache and would be downloaded; with --offline the hub was not asked", f"缓存里没有 {model}，启动时会下载；因为 --offline，没有询问 hub"),
+                T("without --offline: whether the hub has it", "去掉 --offline 可检查 hub 上有没有"),
+            )  # fmt: skip
+        elif snapshot is None:
             yield Finding(
                 "stop", "hub", T(f"{model} is not in the cache, and HF_HUB_OFFLINE forbids to fetch it", f"缓存里没有 {model}，而 HF_HUB_OFFLINE 又禁止下载"),
                 T(f"unset HF_HUB_OFFLINE, or first: hf download {model}", f"取消 HF_HUB_OFFLINE，或先执行：hf download {model}"),

@@ -48,13 +48,20 @@ print(json.dumps(out))
 _DRIVER_CUDA = re.compile(r"CUDA Version: {0,4}(\d{1,2})\.(\d{1,2})")
 
 
+_MEND_IT = T("correct it, or take it out of the command", "改正它，或从命令里去掉")
+
+
 def check_versions(plan: Plan) -> Iterator[Finding]:
     """vLLM, torch and the rest against what the installed release asks for."""
     if not plan.command:
+        yield Finding(
+            "note", "command", T("not given: its versions, options, model and port were not looked at", "没有给出：没有检查版本、参数、模型和端口"),
+            T("lifesign check -- vllm serve MODEL ...", "lifesign check -- vllm serve 模型 ……"),
+        )  # fmt: skip
         return
     python = interpreter_of(plan.command)
     if python is None:
-        program = plan.command[0]
+        program = plan.command[0] or "''"
         if shutil.which(program) is None:
             yield Finding(
                 "stop", "command", T(f"{program}: no such command", f"{program}：没有这个命令"),
@@ -221,8 +228,9 @@ def check_command_line(plan: Plan) -> Iterator[Finding]:
         return
     for problem in report.problems[:20]:
         level = {"error": "stop", "warning": "warn"}.get(problem.severity, "note")
-        instead = problem.instead or problem.name
-        yield Finding(level, "command line", problem.message, T(instead, instead))  # type: ignore[arg-type]
+        what = T(f"{problem.name}: {problem.message.en}", f"{problem.name}：{problem.message.zh}")
+        instead = T(problem.instead, problem.instead) if problem.instead else _MEND_IT
+        yield Finding(level, "command line", what, instead)  # type: ignore[arg-type]
     if report.checked and not report.problems:
         yield ok(
             "command line", f"every flag is known to vLLM {report.release}", f"所有参数 vLLM {report.release} 都认得"
