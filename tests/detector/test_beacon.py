@@ -23,6 +23,7 @@ from lifesign.guard.detector.beacon import (
     parse_beacon,
     read_beacon,
 )
+from lifesign.guard.shm import leases_tell
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -220,3 +221,40 @@ def test_a_beacon_that_is_withdrawn_shows_nothing_running(tmp_path: Path) -> Non
     assert reading.state is BeaconState.IDLE, "not CLOSED: the engine works on"
     assert not beacon.path.exists()
     beacon.withdraw()
+
+
+OTHER_CONTAINER = """
+import os, sys
+from pathlib import Path
+from lifesign.guard.detector import beacon
+folder = Path(sys.argv[1])
+print(beacon.sweep(folder))
+os.getpid = lambda: int(sys.argv[2])
+try: beacon.BeaconWriter("cpu", folder); print("made")
+except OSError as error: print(error.strerror)
+"""
+
+
+def test_an_engine_in_another_container_keeps_its_beacon(tmp_path: Path) -> None:
+    """--ipc=host: one /dev/shm for all, and the same pids in each container."""
+    try_it = subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", "true"], capture_output=True, text=True)
+    if try_it.returncode:
+        pytest.skip(f"no namespaces may be made here: {try_it.stderr.strip()[:100]}")
+    if not leases_tell(tmp_path):
+        pytest.skip("the kernel grants no leases here")
+    mine = BeaconWriter("cpu", tmp_path)
+    mine.step_started(4, 4)
+    gone = tmp_path / "4194000.beacon"
+    gone.write_bytes(mine.path.read_bytes())
+    code = [sys.executable, "-c", OTHER_CONTAINER, str(tmp_path), str(mine.pid)]
+    done = subprocess.run(
+        ["unshare", "--pid", "--fork", "--mount-proc", *code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == ["1", "another container's engine writes its beacon there"]
+    assert not gone.exists()
+    reading = read_beacon(mine.path)
+    assert reading is not None
+    assert reading.stepping
+    again = BeaconWriter("cpu", tmp_path)  # our own may be written anew
+    again.close()
+    mine.withdraw()

@@ -19,6 +19,7 @@ from lifesign.guard.detector.evidence import ProcessSignals
 from lifesign.guard.detector.policy import Backend
 from lifesign.guard.probes.gpu import GpuProbe
 from lifesign.guard.probes.process import ProcessProbe, Target
+from lifesign.guard.probes.touched import small_text
 from lifesign.vllm_plugin.hooks import LOG, process_role
 from lifesign.vllm_plugin.keeper import Keeper
 
@@ -111,20 +112,11 @@ def compilers_of(pid: int) -> list[int]:
     queue = [pid]
     while queue and len(found) < CHILDREN_KEPT:
         above = queue.pop()
-        for name in _read(f"/proc/{above}/task/{above}/children").split()[:CHILDREN_KEPT]:
+        for name in small_text(f"/proc/{above}/task/{above}/children").split()[:CHILDREN_KEPT]:
             queue.append(int(name))
-            if _read(f"/proc/{name}/comm").strip() in COMPILERS:
+            if small_text(f"/proc/{name}/comm").strip() in COMPILERS:
                 found.append(int(name))
     return found
-
-
-def _read(path: str) -> str:
-    """A small /proc file; empty when it can't be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(8192)
-    except OSError:
-        return ""
 
 
 def keeper_for(executor: Any, beacon: BeaconWriter | None) -> Keeper:

@@ -35,6 +35,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
+from lifesign.guard.procs import identify, read_environ, sees_everybody
+from lifesign.guard.shm import write_lease
+
 MAGIC = b"LSBEACON"
 VERSION = 1
 SIZE_BYTES = 4096
@@ -122,12 +125,8 @@ class BeaconReading:
 
 def process_start_ticks(pid: int) -> int:
     """Start time of a process in clock ticks since boot; 0 if it is gone or can't be read."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        # The command name may hold spaces and brackets: fields are counted from its closing one.
-        return int(text.rpartition(")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
-        return 0
+    found = identify(pid)
+    return found.start_ticks if found is not None else 0
 
 
 def candidate_dirs(uid: int, environ: dict[str, str] | None = None) -> list[Path]:
@@ -172,16 +171,24 @@ def beacon_dir() -> Path:
 
 
 def sweep(directory: Path) -> int:
-    """Remove the beacons of processes that are gone; gives how many. Never raises."""
+    """Remove the beacons of processes that are gone; gives how many. Never raises.
+
+    Containers with --ipc=host share the directory, and a pid of the next one means nothing here: a beacon that somebody
+    has mapped stays, as the kernel says, and so does one of which nobody can say it.
+    """
     removed = 0
+    everybody = sees_everybody()
     for path in list(directory.glob(f"*{SUFFIX}"))[:1000]:
         with contextlib.suppress(OSError, ValueError):
             pid = int(path.name[: -len(SUFFIX)])
             reading = read_beacon(path)
             alive = process_start_ticks(pid)
-            if alive == 0 or (reading is not None and reading.start_ticks not in (0, alive)):
-                path.unlink()
-                removed += 1
+            if alive != 0 and (reading is None or reading.start_ticks in (0, alive)):
+                continue
+            with write_lease(path) as lease:
+                if lease == "granted" or (lease == "no answer" and everybody):
+                    path.unlink()
+                    removed += 1
     return removed
 
 
@@ -196,6 +203,10 @@ class BeaconWriter:
         sweep(where)
         self.pid = os.getpid()
         self.path = where / f"{self.pid}{SUFFIX}"
+        other = read_beacon(self.path)
+        if other is not None and other.start_ticks != process_start_ticks(self.pid):
+            # What the sweep left under our name is of a living engine in another container.
+            raise FileExistsError(errno.EEXIST, "another container's engine writes its beacon there", str(self.path))
         fresh = where / f".{self.pid}{SUFFIX}.new"
         with contextlib.suppress(FileNotFoundError):
             fresh.unlink()
@@ -484,10 +495,4 @@ def _inner_pid(pid: int) -> int:
 
 def _environ_of(pid: int) -> dict[str, str]:
     wanted = (ENV_DIR, "XDG_RUNTIME_DIR", "TMPDIR")
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            text = file.read(1 << 20).decode("utf-8", "replace")
-    except OSError:
-        return {}
-    pairs = (entry.partition("=") for entry in text.split("\0"))
-    return {name: value for name, _, value in pairs if name in wanted}
+    return {name: value for name, value in read_environ(pid).items() if name in wanted}

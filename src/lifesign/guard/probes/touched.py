@@ -92,7 +92,7 @@ def _clear_marks(pid: int) -> bool:
 
 
 def _marked_bytes(pid: int) -> int | None:
-    text = _text(f"/proc/{pid}/smaps_rollup")
+    text = small_text(f"/proc/{pid}/smaps_rollup")
     _, found, rest = text.partition("\nReferenced:")
     words = rest.split(None, 1)
     return int(words[0]) << 10 if found and words and is_whole(words[0]) else None
@@ -100,11 +100,11 @@ def _marked_bytes(pid: int) -> int | None:
 
 def _cpu_s(pid: int) -> float:
     """Processor seconds of the process so far; 0 when it is gone."""
-    fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    fields = small_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) * _TICK_S if len(fields) > 12 else 0.0
 
 
-def _text(path: str) -> str:
+def small_text(path: str) -> str:
     """A small /proc file; empty when it can't be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
