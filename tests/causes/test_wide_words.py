@@ -137,7 +137,10 @@ def test_only_machines_with_one_memory_are_called_unified(machine: str, unified:
     assert (cause, subtype) == ("host-oom", "unified-memory" if unified else "kernel-oom-killer")
 
 
-@pytest.mark.parametrize(("number", "said"), [(13, "no evidence of broken hardware"), (38, "look it up")])
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(13, "no evidence of broken hardware"), (38, "look it up"), (63, "on record"), (92, "on record")],
+)
 def test_an_xid_is_weighed_by_its_number(number: int, said: str, tmp_path: Path) -> None:
     from lifesign.causes import registry
     from lifesign.facts.lives import build

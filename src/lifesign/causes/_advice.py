@@ -113,8 +113,8 @@ RULE_OUT_XID = Remedy(
     kind="check",
     title=T("rule the card itself out", "先排除硬件问题"),
     why=T(
-        "Xid 13 and 31 in the kernel log fit a software fault; 48, 63, 74, 79, 94 or 95 (ECC, NVLink, fallen off the bus) mean the card.",
-        "内核日志里 Xid 13、31 属于软件越界；48、63、74、79、94、95（ECC、NVLink、掉卡）说明是卡的问题。",
+        "Xid 13 and 31 in the kernel log fit a software fault; 48, 64, 74, 79, 94 or 95 (ECC, NVLink, fallen off the bus) mean the card.",
+        "内核日志里 Xid 13、31 属于软件越界；48、64、74、79、94、95（ECC、NVLink、掉卡）说明是卡的问题。",
     ),
     command='dmesg -T | grep -iE "xid|nvrm" | tail -20; nvidia-smi -q -d ECC',
     source="NVIDIA docs: Xid errors",

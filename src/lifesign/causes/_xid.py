@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 
-ECC_XIDS = frozenset({48, 63, 64, 92, 94, 95, 140, 160})
-"""Memory errors: double-bit ECC, page retirement, row remapping, contained/uncontained error."""
+ECC_XIDS = frozenset({48, 64, 94, 95, 140, 160})
+"""Memory errors: double-bit ECC, a page or row that could not be retired, contained/uncontained error."""
+NOTED_XIDS = frozenset({63, 92})
+"""Book-keeping of the card: a row or page was set aside, many errors were corrected. NVIDIA's table asks for no action."""
 BOARD_XIDS = frozenset({74, 79, 109, 110, 119, 120, 136, 137, 143, 144, 145, 149, 150, 154})
 """Link, bus or firmware: NVLink error, fallen off the bus, GSP time-out, recovery needed."""
 PROOF_XIDS = frozenset({48, 74, 79, 94, 95, 119, 120})

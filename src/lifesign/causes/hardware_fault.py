@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from lifesign.causes._reading import cite, explain, is_loud
-from lifesign.causes._xid import BOARD_XIDS, ECC_XIDS, PROOF_XIDS, SOFT_XIDS, xid_of
+from lifesign.causes._xid import BOARD_XIDS, ECC_XIDS, NOTED_XIDS, PROOF_XIDS, SOFT_XIDS, xid_of
 from lifesign.causes.model import DECISIVE, SYMPTOM, TRACE, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life
 from lifesign.remedies.model import Remedy
@@ -134,6 +134,10 @@ _UNKNOWN_XID = T(
     "{what}. It is neither one of the numbers that mean a broken card nor one that programs usually cause; look it up.",
     "{what}。它既不属于说明显卡损坏的编号，也不属于通常由程序引起的编号；请查表确认。",
 )
+_NOTED_XID = T(
+    "{what}. The card only put it on record: a row or page was set aside, or many errors were corrected. That alone ends no process.",
+    "{what}。这只是显卡的记录：隔离了某一行或某一页显存，或纠正了较多错误；单凭它不会结束任何进程。",
+)
 
 
 def _in_driver(event: Event, life: Life) -> bool:
@@ -170,7 +174,9 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
         finding.role = "context"
         finding.strength = TRACE
         finding.certainty = "possible"
-        if number not in SOFT_XIDS:
+        if number in NOTED_XIDS:
+            explain(finding, _NOTED_XID.fill(**finding.values))
+        elif number not in SOFT_XIDS:
             explain(finding, _UNKNOWN_XID.fill(**finding.values))
     return finding
 
