@@ -138,6 +138,13 @@ _NOTED_XID = T(
     "{what}. The card only put it on record: a row or page was set aside, or many errors were corrected. That alone ends no process.",
     "{what}。这只是显卡的记录：隔离了某一行或某一页显存，或纠正了较多错误；单凭它不会结束任何进程。",
 )
+_LOST_DEVICE = (
+    "GPU lost from the bus",
+    "NV_ERR_GPU_IS_LOST",
+    "GPU is lost.",
+    "GPU has fallen off the bus",
+    "Unable to determine the device handle for GPU",
+)
 
 
 def _in_driver(event: Event, life: Life) -> bool:
@@ -157,7 +164,7 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
     if finding.subtype == "driver-hang" and life.mentions(*_DRIVER_FRAMES) is not None:
         finding.certainty = "established"
     if finding.subtype == "device-lost":
-        return cite(finding, "lost heartbeat")
+        return cite(finding, "lost heartbeat", *_LOST_DEVICE)
     text = finding.event.text[:4000]
     finding.values["what"] = text.strip().splitlines()[0][:160] if text.strip() else "?"
     number = xid_of(text)
@@ -213,6 +220,14 @@ CAUSE = Cause(
                 "GPU recovery action changed",
                 "Unable to determine the device handle for GPU",
             ),
+        ),
+        # The card has left the bus: that explains any CUDA error, also one that was printed a moment before.
+        Signature(
+            "device-lost",
+            any=_LOST_DEVICE,
+            kinds=("kernel", "plain", "log", "exception", "wrapper"),
+            when=is_loud,
+            strength=DECISIVE + 1,
         ),
         Signature("device-lost", any=("lost heartbeat",), kinds=("exception", "wrapper", "log", "plain"), when=is_loud),
         Signature("driver-hang", any=_DRIVER_FRAMES, kinds=("kernel", "plain", "native", "log")),

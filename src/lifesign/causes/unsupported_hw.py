@@ -40,6 +40,8 @@ KERNEL_TEXTS = (
     "unsupported SM",
     "no available kernel",
     "No kernel found for",
+    "likely was not compiled due to insufficient nvcc version or a supported arch",
+    "FlashMLA is only supported on",
 )
 _CAPABILITY = r"(?:requires?|[Rr]equired|only supported on|only supports?|not supported (?:on|for|by)).{0,60}(?:compute capability|[Ss][Mm]_?\d{2,3}|Hopper|Blackwell|Ampere|Ada\b)"
 

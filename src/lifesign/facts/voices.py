@@ -123,7 +123,8 @@ def _foreign(life: Life) -> None:
         return
     for event in life.events:
         source = event.process.source
-        if source and source not in engines and event.kind != "kernel" and source not in _SYSTEM_SOURCES:
+        own = source in engines or source in _SYSTEM_SOURCES or source.startswith(_RAY_ACTORS)
+        if source and not own and event.kind != "kernel":
             event.weight = "foreign"
 
 
@@ -195,4 +196,6 @@ def _death_agrees(life: Life, suspects: set[int]) -> bool:
     return reported and not explained
 
 
+_RAY_ACTORS = ("RayWorker", "EngineCore", "DPEngineCoreActor", "VllmWorker", "_EngineBackgroundProcess")
+"""How Ray names vLLM's actors; a crash of one prints native lines only."""
 _SYSTEM_SOURCES = ("kernel", "raylet", "gcs_server", "init.scope", "systemd")

@@ -7,23 +7,19 @@ honest answer is that the log can't say.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass, field
 
-from lifesign.causes import unclassified
 from lifesign.causes.model import SYMPTOM, TRACE, Cause, CauseRole, Finding
 from lifesign.facts.events import exit_code
 from lifesign.facts.model import Event, Life, Phase
-from lifesign.logs.model import Frame
+from lifesign.report.survival import lived_on, recovered
+from lifesign.report.unknown import LOST_ACTOR, error_of_the_program_around, unclassified_error
 
-INSUFFICIENT, NOT_A_CRASH, UNCLASSIFIED = "insufficient-log", "not-a-crash", "unclassified"
+INSUFFICIENT, NOT_A_CRASH = "insufficient-log", "not-a-crash"
 NO_ENGINE = (INSUFFICIENT, "empty")
 """Cause and subtype of a text in which no engine speaks."""
 
-_ALIVE_EVENTS = 3
-_ALIVE_SECONDS = 2.0
-_RECOVERY_SECONDS = 3.0
 _KERNEL_SLACK_S = 600.0
 _ZONE_SLACK_S = 60.0
 
@@ -59,51 +55,6 @@ def rank(life: Life, causes: tuple[Cause, ...], notes: list[str] | None = None) 
     ranking.others.sort(key=lambda finding: finding.event.index)
     ranking.cascade = [event for event in life.events if event.kind == "death" and event is not verdict.event]
     return ranking
-
-
-def lived_on(event: Event, life: Life) -> bool:
-    """Whether the engine went on working after `event`, so that it can't be what killed it.
-
-    Three pieces of work (or one more than two seconds later) count, or reaching readiness after a start-up message. A
-    message under a header that says "fatal" never counts as survived.
-    """
-    if event.weight == "fatal" or event.kind == "death":
-        return _recovered(event, life)
-    later = 0
-    for other in life.events[event.index + 1 :]:
-        if other.weight in ("quoted", "foreign"):
-            continue
-        if event.phase is not Phase.SERVING and other.kind == "milestone" and other.name == "ready":
-            return True
-        if other.kind != "progress" or other.name == "idle":
-            continue
-        if event.time_s is not None and other.time_s is not None and other.time_s > event.time_s + _ALIVE_SECONDS:
-            return True
-        later += 1
-        if later >= _ALIVE_EVENTS and (event.time_s is None or other.time_s is None):
-            return True
-    return False
-
-
-def _recovered(event: Event, life: Life) -> bool:
-    """Whether work was done well after an error that usually ends an engine (fault tolerance brought it back).
-
-    Requests that were in flight may still be logged as answered within seconds, so more distance is asked for.
-    """
-    healthy = next((other for other in life.events[event.index + 1 :] if other.has("status -> HEALTHY")), None)
-    if healthy is not None and life.progress_index > healthy.index:
-        return True
-    if event.time_s is None:
-        return False
-    later = 0
-    clock = event.time_s
-    for other in life.events[event.index + 1 :]:
-        clock = other.time_s if other.time_s is not None else clock
-        if other.kind == "progress" and other.name != "idle" and clock > event.time_s + _RECOVERY_SECONDS:
-            later += 1
-        elif other.kind == "death" and other.name in ("engine-dead", "core-exited", "core-died"):
-            return False
-    return later >= _ALIVE_EVENTS
 
 
 def _is_of_this_life(event: Event, life: Life) -> bool:
@@ -166,14 +117,14 @@ def _choose(candidates: list[Finding], life: Life) -> Finding:
             or (finding.cause == "process-lifecycle" and not life.served)
         ]
         if not hangs:
-            return _program_around(life) or _quiet_end(life)
+            return error_of_the_program_around(life) or _quiet_end(life)
         strong = hangs
     gone = _reported_gone(candidates)
     if gone is not None and strong and all(_waited_for(finding, gone) for finding in strong):
         return gone
     if strong:
         return min(strong, key=lambda finding: _key(finding))
-    unknown = _unclassified(life)
+    unknown = unclassified_error(life)
     if unknown is not None:
         return unknown
     traces = [finding for finding in candidates if finding.strength <= TRACE]
@@ -273,7 +224,7 @@ def _recovered_all(life: Life) -> bool:
         (event.index for event in life.events if event.kind == "signal" and event.name != "exit"), len(life.events)
     )
     fatal = [event for event in life.events[:stop] if event.weight == "fatal" or event.kind in ("death", "native")]
-    return bool(fatal) and all(_recovered(event, life) for event in fatal)
+    return bool(fatal) and all(recovered(event, life) for event in fatal)
 
 
 def _exit_race(life: Life) -> bool:
@@ -311,89 +262,6 @@ def _tail_only(life: Life) -> bool:
         if event.kind in ("death", "exception", "wrapper"):
             return True
     return True
-
-
-def _program_around(life: Life) -> Finding | None:
-    """An exception of the script that runs the engine, after the engine started and with no work after it."""
-    started = next((event.index for event in life.events if event.kind == "milestone"), None)
-    if started is None:
-        return None
-    for event in life.events[started:]:
-        own = event.kind == "exception" and event.weight == "foreign" and not event.process.source
-        if own and life.progress_index < event.index:
-            return _unknown(event)
-    return None
-
-
-def _unknown(event: Event) -> Finding:
-    finding = Finding(UNCLASSIFIED, "unknown-exception", event, certainty="possible", strength=SYMPTOM)
-    frame = _vllm_frame(event)
-    finding.values = {
-        "exception": event.text.split("\n")[0][:300],
-        "frame": f"{_short_path(frame.file)}:{frame.line} in {frame.func}" if frame else "",
-        "fingerprint": fingerprint(event),
-    }
-    finding.remedies = unclassified.remedies_for(finding.values["exception"], frame.func if frame else "")
-    return finding
-
-
-def _unclassified(life: Life) -> Finding | None:
-    """The first exception that ended a process and that no cause knows."""
-    for event in life.events:
-        if (
-            event.kind not in ("exception", "wrapper")
-            or event.name in _LOST_ACTOR
-            or event.weight
-            in (
-                "request",
-                "teardown",
-                "advice",
-                "quoted",
-                "foreign",
-            )
-        ):
-            continue
-        if not event.text.strip() or lived_on(event, life):
-            continue
-        return _unknown(event)
-    return None
-
-
-# Ray's words for "the process is gone": a report of a death, never its cause.
-_LOST_ACTOR = (
-    "ActorDiedError",
-    "RayActorError",
-    "ActorUnavailableError",
-    "WorkerCrashedError",
-    "LocalRayletDiedError",
-    "OwnerDiedError",
-)
-
-
-def _vllm_frame(event: Event) -> Frame | None:
-    """The innermost frame inside the engine, else the innermost of all."""
-    if event.exc is None:
-        return None
-    frames = [frame for frame in event.exc.frames if "vllm" in frame.file or "sglang" in frame.file] or event.exc.frames
-    return frames[-1] if frames else None
-
-
-def _short_path(path: str) -> str:
-    path = path.replace("\\", "/")
-    for marker in ("/site-packages/", "/dist-packages/"):
-        if marker in path:
-            return path.rpartition(marker)[2]
-    return "/".join(path.split("/")[-3:])
-
-
-def fingerprint(event: Event) -> str:
-    """A stable name of an exception: type, text with its numbers and addresses taken out, and the functions it passed.
-
-    Line numbers stay out: they move with every release.
-    """
-    text = re.sub(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?", "N", event.text[:400])
-    funcs = [f"{_short_path(frame.file)}:{frame.func}" for frame in (event.exc.frames if event.exc else [])[-6:]]
-    return hashlib.sha256("\n".join([text, *funcs]).encode()).hexdigest()[:12]
 
 
 def _last(life: Life) -> Event:
@@ -478,7 +346,7 @@ def _insufficient(life: Life) -> Finding:
             word = _DEATH_WORDS.get(event.name)
             if word:
                 seen.setdefault(word, event.line)
-        elif event.name in _LOST_ACTOR:
+        elif event.name in LOST_ACTOR:
             seen.setdefault(event.name, event.line)
     finding.values = {
         "seen": ", ".join(f"{word} ({first.path.rpartition('/')[2]}:{line})" for word, line in list(seen.items())[:4])

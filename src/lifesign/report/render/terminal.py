@@ -141,9 +141,18 @@ def _two_columns(page: _Page, heading: str, left: str, row: Row, indent: int, co
 def _remedies(page: _Page, shown: View, lang: Lang) -> None:
     indent = cell_len(shown.do_heading) + 4
     heading = shown.do_heading
-    for item in shown.remedies[:MAX_SHOWN]:
-        _remedy(page, heading, item, indent, lang)
+    listed = shown.remedies[:MAX_SHOWN]
+    ranks: dict[str, list[int]] = {}
+    for item in listed:
+        ranks.setdefault(item.note, []).append(item.rank)
+    for item in listed:
+        alone = len(ranks[item.note]) == 1
+        _remedy(page, heading, item, indent, lang, item.note if alone else "")
         heading = ""
+    # What holds for several remedies (that their release isn't known) is said once.
+    for note, several in ranks.items():
+        if note and len(several) > 1:
+            page.block("", f"{', '.join(map(str, several))}: {note}", indent, style="dim")
     rest = len(shown.remedies) - MAX_SHOWN
     if rest > 0:
         page.block("", MORE.fill(count=rest, command=shown.more).pick(lang), indent + 3, style="dim")
@@ -160,7 +169,7 @@ def _remedies(page: _Page, shown: View, lang: Lang) -> None:
         page.blank()
 
 
-def _remedy(page: _Page, heading: str, item: Advice, indent: int, lang: Lang) -> None:
+def _remedy(page: _Page, heading: str, item: Advice, indent: int, lang: Lang, note: str) -> None:
     first = heading + " " * max(1, indent - 1 - cell_len(heading)) + str(item.rank)
     knob = setting(item)
     room = page.width - indent - 4
@@ -178,7 +187,7 @@ def _remedy(page: _Page, heading: str, item: Advice, indent: int, lang: Lang) ->
             page.command(Text(part, style="green"), indent + 3)
     if item.valid_in_version is False:
         page.block("", UNVERIFIED.pick(lang), indent + 3, style="yellow")
-    for text in (item.why, item.cost, item.note):
+    for text in (item.why, item.cost, note):
         if text:
             page.block("", text, indent + 3, style="dim")
 
