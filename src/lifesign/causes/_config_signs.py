@@ -153,7 +153,7 @@ SIGNATURES = (
             "--device-ids",
         ),
         certainty="supported",
-        none=("Error computing device indices", "DP rank"),
+        none=("Error computing device indices", "DP rank", "InvalidDeviceFunction"),
         kinds=("exception", "wrapper", "native", "plain"),
     ),
     Signature(

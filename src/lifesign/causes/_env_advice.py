@@ -165,6 +165,16 @@ CLEAN_ENV = Remedy(
     ),
     command='python -m venv ~/vllm-env && ~/vllm-env/bin/pip install "vllm==YOUR_VERSION"',
 )
+NEWER_SYSTEM = Remedy(
+    slug="newer-glibc",
+    kind="check",
+    title=T("a system (or container) with the C library that the wheel needs", "换用满足 wheel 要求的系统（或容器）"),
+    why=T(
+        "glibc comes with the operating system and can't be installed by pip: 2.31 is Ubuntu 20.04's, 2.34 RHEL 9's, 2.35 Ubuntu 22.04's. The official image brings its own; a build from source fits the system it is built on.",
+        "glibc 随操作系统提供，pip 装不了：Ubuntu 20.04 是 2.31，RHEL 9 是 2.34，Ubuntu 22.04 是 2.35。官方镜像自带所需版本；从源码编译则适配当前系统。",
+    ),
+    command="ldd --version | head -1; cat /etc/os-release | head -2; docker run --gpus all --ipc=host vllm/vllm-openai:TAG ...",
+)
 INSTALL_MISSING = Remedy(
     slug="install-missing",
     kind="command",

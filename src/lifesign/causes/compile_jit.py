@@ -11,93 +11,23 @@ import re
 
 from lifesign.causes import _advice as advice
 from lifesign.causes import _reading as reading
+from lifesign.causes._compile_texts import (
+    BUILD_TEXTS,
+    CACHE_FRAMES,
+    CACHE_TEXTS,
+    CACHE_TYPES,
+    COMPILER_LINES,
+    DEVICE_TEXTS,
+    HEADER_TEXTS,
+    PTXAS_TEXTS,
+)
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life
-from lifesign.remedies.library import collect, graphs, host
+from lifesign.remedies.library import collect, graphs, host, memory
 from lifesign.remedies.model import Remedy
 from lifesign.text import T
 
-CACHE_TEXTS = (
-    "corrupted compilation artifact",
-    "failed to get the hash of the compiled graph",
-    "Compile cache file corrupted",
-    "copy_misaligned_inputs",
-    "BundledAOTAutogradCache",
-    "Failed to load AOT",
-)
-CACHE_FRAMES = (
-    "compiler_interface.py:load",
-    "backends.py:load",
-    "caching.py:deserialize",
-    "caching.py:load",
-    "aot_compile.py:deserialize",
-    "aot_compile.py:load",
-    ":load_aot_compile",
-    ":_load_aot",
-    ":load_compiled_artifact",
-    "standalone_compile.py:load",
-)
 _NEAR_END = 12
-"""Frames from the end of a traceback in which loading an artefact counts: stored code also *runs* below such files."""
-CACHE_TYPES = (
-    "EOFError",
-    "UnpicklingError",
-    "ModuleNotFoundError",
-    "FileNotFoundError",
-    "BadZipFile",
-    "JSONDecodeError",
-    "AttributeError",
-    "AssertionError",
-    "KeyError",
-    "RuntimeError",
-)
-DEVICE_TEXTS = (
-    "out of memory",
-    "illegal memory access",
-    "misaligned address",
-    "CUDA error",
-    "HIP error",
-    "no kernel image",
-    "Permission denied",
-    "No space left",
-    "Read-only file system",
-    "Too many open files",
-    "device-side assert triggered",
-    "getpwuid",
-    "Error Internal",
-)
-"""What wrappers of the compiler may carry inside that is no failure to compile."""
-COMPILER_LINES = (
-    ("fatal error:", "nvcc fatal", "ptxas fatal", "Unsupported gpu architecture"),
-    (": not found", "undefined reference", "cannot find -l", "error: command", "No such file or directory"),
-    (" error: ",),
-)
-"""What the compiler's own line says, the most telling words first."""
-BUILD_TEXTS = (
-    "Ninja build failed",
-    "Error building extension",
-    "ninja: build stopped",
-    "Error compiling objects for extension",
-)
-HEADER_TEXTS = (
-    "Python.h: No such file",
-    "stddef.h: No such file",
-    "limits.h: No such file",
-    "stdio.h: No such file",
-    "Failed to find C compiler",
-    "No working C++ compiler found",
-    "cannot execute 'cc1",
-    "cannot execute 'cc1plus",
-    "cannot find crt1.o",
-    "cannot find Scrt1.o",
-)
-PTXAS_TEXTS = (
-    "ptxas fatal",
-    "Unsupported gpu architecture",
-    "is not defined for option 'gpu-name'",
-    "Unsupported .version",
-    "nvcc fatal",
-)
 
 
 def _loads_artefact(event: Event, life: Life) -> bool:
@@ -209,6 +139,14 @@ SIGNATURES = (
         certainty="supported",
     ),
     Signature("host-compiler-headers", any=HEADER_TEXTS, when=reading.is_loud),
+    Signature(
+        "host-compiler-headers",
+        any=("fatal error: ",),
+        regex=r"fatal error: (?:'[\w./+-]{1,80}' file not found|[\w./+-]{1,80}: No such file or directory)",
+        kinds=("plain", "log", "exception", "wrapper", "native"),
+        when=reading.is_loud,
+    ),
+    Signature("xla-compile", any=("XLA:TPU compile permanent error", "XLA compilation failed"), when=reading.is_loud),
     Signature(
         "host-compiler-headers",
         any=("main.c", "cuda_utils.c", "launcher.c", "hip_utils.c"),
@@ -369,6 +307,14 @@ SUBTYPES = {
         ),
         (advice.OTHER_TRITON, graphs.OTHER_ATTENTION_BACKEND, graphs.OTHER_MOE_BACKEND, collect.UPGRADE_VLLM),
     ),
+    "xla-compile": Subtype(
+        T("XLA could not compile a program of the model for this TPU", "XLA 无法为这块 TPU 编译模型的程序"),
+        T(
+            "The compiler names what ran out, often one of the TPU's small memories (smem, vmem); a program for shorter contexts or smaller batches needs less of it.",
+            "编译器会写明缺什么，往往是 TPU 的小容量存储（smem、vmem）；上下文更短、batch 更小的程序占用更少。",
+        ),
+        (memory.SHORTER_CONTEXT, memory.FEWER_SEQUENCES, collect.UPGRADE_VLLM),
+    ),
     "triton-missing": Subtype(
         T("Triton is missing, too old, or sees no GPU", "Triton 缺失、过旧，或看不到 GPU"),
         T("torch.compile needs a working Triton for this device.", "torch.compile 需要该设备可用的 Triton。"),
@@ -384,7 +330,7 @@ SUBTYPES = {
     ),
 }
 
-_HEADER = re.compile(r"fatal error: ([\w./+-]{1,120}): No such file")
+_HEADER = re.compile(r"fatal error: '?([\w./+-]{1,120})'?(?:: No such file| file not found)")
 _ARCH = re.compile(r"(sm_\d{2,3}[a-z]?|compute_\d{2,3}[a-z]?)")
 
 

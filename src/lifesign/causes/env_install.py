@@ -102,7 +102,9 @@ def _refine(finding: Finding, life: Life) -> Finding | None:
             "vLLM inspects model classes in a helper process; that process could not import a module, and so the model itself looks unsupported.",
             "vLLM 用一个辅助进程检查模型类；该进程有模块导入失败，于是看起来像是模型不受支持。",
         )
-    if finding.subtype == "import-error":
+    if finding.subtype == "import-error" and "version `GLIBC_" in text:
+        finding.remedies = (advice.NEWER_SYSTEM, advice.CLEAN_ENV)
+    elif finding.subtype == "import-error":
         reading_env.name_the_package(finding, SUBTYPES["import-error"].remedies)
     if finding.subtype == "torch-abi" and ".aiter/jit" in text:
         finding.remedies = (advice.FRESH_AITER, graphs.NO_AITER)
@@ -315,6 +317,7 @@ SIGNATURES = (
         none=(*OPTIONAL_OPS, "undefined symbol: cu", "undefined symbol: nvml"),
         when=_ops_are_missing,
     ),
+    Signature("import-error", any=("version `GLIBC_",), kinds=("exception", "wrapper", "plain")),
     Signature(
         "torch-abi",
         any=(

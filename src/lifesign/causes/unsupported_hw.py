@@ -40,6 +40,7 @@ KERNEL_TEXTS = (
     "unsupported SM",
     "no available kernel",
     "No kernel found for",
+    "This kernel only supports sm",
     "likely was not compiled due to insufficient nvcc version or a supported arch",
     "FlashMLA is only supported on",
 )

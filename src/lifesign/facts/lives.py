@@ -185,9 +185,17 @@ class _Repeats:
 _NO_DIGITS = str.maketrans("", "", "0123456789")
 
 
+_SCHEDULED = "Scheduled restart job, restart counter is at "
+"""systemd's word before it starts a unit again; a start that fails early prints no banner of its own."""
+
+
 def _begins_new_life(event: Event, life: Life) -> bool:
     """A start-up banner after a death, an orderly end, or from an API server with another pid than the one before."""
-    if event.weight in ("quoted", "foreign") or event.kind != "milestone" or not life.events:
+    if event.weight in ("quoted", "foreign") or not life.events:
+        return False
+    if event.kind == "plain" and _SCHEDULED in event.text and _ended(life):
+        return True
+    if event.kind != "milestone":
         return False
     if event.name not in _RESTART and not (event.name == "engine-init" and _ended(life)):
         return False
