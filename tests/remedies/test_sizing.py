@@ -45,6 +45,14 @@ def test_first_aid_on_cpu_is_sixteen() -> None:
     assert computed.value == "16"
 
 
+@pytest.mark.parametrize(("running", "value"), [(118, "64"), (300, "128"), (200, "128"), (40, "16"), (3, "128")])
+def test_a_limit_stays_below_what_was_running(running: int, value: str) -> None:
+    """256 by default: half of it would change nothing for 118 requests; with three running their number isn't the matter."""
+    computed = sizing.fewer_sequences(life(running_reqs=running))
+    assert computed is not None
+    assert computed.value == value
+
+
 def test_vllms_own_estimate_wins() -> None:
     at = life(est_max_len=184352, kv_needed_gib=10.12, kv_available_gib=8.44, max_len=221000)
     computed = sizing.shorter_context(at)

@@ -210,7 +210,7 @@ def fewer_sequences(life: Life) -> Computed | None:
 
     At the sampler's warm-up: sequences x vocabulary x 4 bytes is one copy of the logits; SAMPLER_COPIES of them must fit
     into half of the free memory. Without a vocabulary, the failed allocation is scaled to half of the free memory. On
-    CPU the first aid is 16. Otherwise half.
+    CPU the first aid is 16. Otherwise half, and below the number of requests that were running.
     """
     current = current_sequences(life)
     free, tried, vocab = figure(life, "free_gib"), figure(life, "tried_gib"), figure(life, "vocab_size")
@@ -240,7 +240,16 @@ def fewer_sequences(life: Life) -> Computed | None:
     here = now(str(current), stated)
     if life.platform == "cpu" and current > 16:
         return _fewer(16, current, T(f"first aid on CPU; {here.en}", f"CPU 上的急救值；{here.zh}"), ())
+    running = figure(life, "running_reqs")
+    if running is not None and _FEW < running[0] < current:
+        # A limit above what ran at the death would have changed nothing.
+        how = T(f"{_whole(running[0])} were running; {here.en}", f"当时有 {_whole(running[0])} 个在运行；{here.zh}")
+        return _fewer(floor_power_of_two(min(current / 2, running[0] * 3 / 4)), current, how, _lines(running))
     return _fewer(floor_power_of_two(current / 2), current, here, ())
+
+
+_FEW = 8
+"""With no more requests than this running, their number isn't what filled the memory."""
 
 
 def _fewer(value: int, current: int, how: T, lines: tuple[int, ...]) -> Computed | None:
