@@ -4,6 +4,7 @@
  *
  * Working behaviours go on computing without finishing a step; stuck ones do nothing useful any more. */
 #define _GNU_SOURCE
+#include <sys/prctl.h>
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -112,7 +113,8 @@ static void behave(void) {
         if (pipe(ends) == 0 && read(ends[0], &c, 1) < 0) exit(3);
     }
     if (!strcmp(b, "uninterruptible")) {
-        if (vfork() == 0) { sleep(600); _exit(0); }
+        /* the child must not outlive the killed actor: it holds the test run's stderr open */
+        if (vfork() == 0) { prctl(PR_SET_PDEATHSIG, SIGKILL); sleep(600); _exit(0); }
     }
     if (!strcmp(b, "stop")) raise(SIGSTOP);
     if (!strcmp(b, "exit")) _exit(9);
