@@ -135,3 +135,19 @@ def test_exit_statuses_in_other_words(line: str, subtype: str, tmp_path: Path) -
 @pytest.mark.parametrize("line", ["job exited with exit code 0", "took 136 ms", "exit code 1360"])
 def test_numbers_that_are_no_such_status(line: str, tmp_path: Path) -> None:
     assert verdict([*START, *SERVING, line], tmp_path).cause == "not-a-crash"
+
+
+@pytest.mark.parametrize(
+    ("call", "cause"),
+    [
+        ("ibv_reg_mr failed with error Cannot allocate memory", "host-resource/memlock"),
+        ("ibv_reg_dmabuf_mr failed with error Cannot allocate memory", "host-resource/memlock"),
+        ("ibv_modify_qp failed with error Connection timed out", "collective-comm/nccl-unhandled-system"),
+    ],
+)
+def test_nccl_s_warning_about_locked_memory_names_the_limit(call: str, cause: str, tmp_path: Path) -> None:
+    nccl = "torch.distributed.DistBackendError: NCCL error in: /pytorch/NCCLUtils.cpp:94, unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.27.5"
+    found = verdict(
+        [*START, f"node-a:130:131 [0] misc/ibvwrap.cc:183 NCCL WARN Call to {call}", *fatal("10:02:00", nccl)], tmp_path
+    )
+    assert f"{found.cause}/{found.subtype}" == cause

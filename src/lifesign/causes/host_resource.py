@@ -264,7 +264,7 @@ SIGNATURES = (
     Signature(
         "memlock",
         any=("Cannot allocate memory", "RLIMIT_MEMLOCK"),
-        regex=r"ibv_(?:reg_mr|create|modify)|MEMLOCK|libfabric",
+        regex=r"ibv_(?:reg_\w{0,12}mr|create|modify)|MEMLOCK|libfabric",
     ),
     Signature("shm-too-small", any=("Insufficient space in /dev/shm",)),
     Signature("shm-too-small", any=("Insufficient space in ",), all=("--shm-size",)),
