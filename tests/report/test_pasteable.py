@@ -88,6 +88,11 @@ def test_an_option_whose_value_fits_no_line_is_parted_from_it() -> None:
     ]
 
 
+def test_a_script_that_fits_no_line_stays_with_its_option() -> None:
+    script = "'import torch; print(torch.cuda.is_available())'"
+    assert fold(f"python -c {script} --x 1", 32) == ["python \\", f"    -c {script} \\", "    --x 1"]
+
+
 def test_a_flag_before_an_option_is_no_pair() -> None:
     assert fold("vllm serve m --enforce-eager --port 8123", 36) == [
         "vllm serve m --enforce-eager \\",

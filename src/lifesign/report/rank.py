@@ -194,7 +194,14 @@ def _broke_an_operation(finding: Finding, life: Life) -> bool:
 
 
 # On one and the same line the cause that says why goes before the one that says what.
-_SAYS_WHY = {"request-poison": 0, "host-resource": 0, "kv-connector": 0, "host-oom": 0, "silent-death": 2, "engine-bug": 3}
+_SAYS_WHY = {
+    "request-poison": 0,
+    "host-resource": 0,
+    "kv-connector": 0,
+    "host-oom": 0,
+    "silent-death": 2,
+    "engine-bug": 3,
+}
 
 
 def _key(finding: Finding) -> tuple[int, int, int, int]:

@@ -56,6 +56,12 @@ def _lines(text: str, start: int, stop: int, gaps: list[tuple[int, int]], room: 
         fitting = [gap for gap in ahead if cell_len(text[start : gap[0]]) <= room]
         apart = [gap for gap in fitting if not _is_pair(text, gap, room)]
         end, following = apart[-1] if apart else fitting[-1] if fitting else ahead[0] if ahead else (stop, stop)
+        for after in [gap for gap in gaps if following < gap[0] < stop] + [(stop, stop)]:
+            # A quoted script that fits no line runs over the edge anyway: `-c` alone on the line before it is no help.
+            word = text[following : after[0]]
+            if following >= stop or cell_len(word) <= room or " " not in word:
+                break
+            end, following = after
         spans.append((start, end))
         start = following
     return spans
