@@ -91,7 +91,7 @@ def option_of(command: tuple[str, ...] | list[str], name: str) -> str | None:
     value = None
     for index, word in enumerate(command):
         flag, equals, rest = word.partition("=")
-        if not flag.startswith("--") or flag.replace("_", "-") != name:
+        if flag != name and not (flag.startswith("--") and flag.replace("_", "-") == name):
             continue
         if equals:
             value = rest
