@@ -206,3 +206,12 @@ def test_bad_input() -> None:
     assert done.returncode == 2
     assert "choose terminal or json" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "words"), [(32, "32 bytes"), (4096, "4,096 bytes"), (2**19, "0.5 MiB"), (251_658_260, "240.0 MiB")]
+)
+def test_a_small_left_over_is_not_shown_as_nothing(size_bytes: int, words: str) -> None:
+    from lifesign.cli.reap import size_words
+
+    assert size_words(size_bytes) == words

@@ -133,7 +133,7 @@ def _show(
 def _line(item: Leftover, lang: Lang) -> str:
     what = _KINDS[item.kind].pick(lang)
     where = f"pid {item.proc.pid}" if item.proc else item.path
-    size = f" ({item.size_bytes / 2**20:.1f} MiB)" if item.size_bytes else ""
+    size = f" ({size_words(item.size_bytes)})" if item.size_bytes else ""
     holds = f" · {_HOLDS.pick(lang)} {', '.join(item.holds)}" if item.holds else ""
     name = "".join(char if char.isprintable() else "?" for char in item.name)
     return f"{what:<8} {name}  {where}{size}  {item.why.pick(lang)}{holds}"
@@ -164,3 +164,8 @@ _DOUBTS = {
 }
 _DONE = T("{n} left-overs ended or removed", "已结束或清除 {n} 项残留")
 _FAILED = T("{name} is still there: {why}", "{name} 还在：{why}")
+
+
+def size_words(size_bytes: int) -> str:
+    """In MiB as `df` would show it, what is smaller in bytes."""
+    return f"{size_bytes / 2**20:.1f} MiB" if size_bytes >= 2**19 else f"{size_bytes:,} bytes"
