@@ -56,31 +56,24 @@ def check_times(row: dict[str, object]) -> None:
 
 # The promise: at most 3 false kills in 1000 h, at most 0.3 where no stall heals itself.
 PROMISE, PROMISE_NO_STALLS = 3.0, 0.3
-HOURS = 1000.0
-"""With the pinned seed the measured rate must keep the promise: at most 3 kills, and none without such stalls. A rate of 10
-in 1000 h passes that with 1 % only. That the promise itself holds with 95 % is what the long runs show."""
+HOURS, FAULTS = (12000.0, 500) if os.environ.get("CI") else (1000.0, 60)
+"""In CI the mixed fleet is watched for 12,000 h (4 minutes on two processors), elsewhere for 1,000. With the pinned seed the
+measured rate must keep the promise: at most 3 kills in 1,000 h, and none without stalls that heal."""
 
 
-@pytest.fixture(scope="module")
-def short() -> Result:
-    return run(Plan(HOURS, SEED, 60, World(), with_rivals=False), JOBS)
-
-
-def test_short_bench_meets_the_times(short: Result) -> None:
-    check_times(ours(short))
-
-
-def test_short_bench_keeps_the_promise_about_false_kills(short: Result) -> None:
-    row = ours(short)
+def test_mixed_fleet_keeps_the_times_and_the_promise_about_false_kills() -> None:
+    # One test: side by side, two would each run the bench.
+    row = ours(run(Plan(HOURS, SEED, FAULTS, World(), with_rivals=False), JOBS))
     print(f"{row['hours']} h, {row['false_kills']} false kills")
+    check_times(row)
     assert float(row["hours"]) >= HOURS  # type: ignore[arg-type]
     assert row["false_kills_per_1000h"] <= PROMISE  # type: ignore[operator]
 
 
 def test_without_stalls_that_heal_nobody_is_killed() -> None:
-    row = ours(run(Plan(HOURS, SEED, 0, scenario("no-opaque"), with_rivals=False), JOBS))
+    row = ours(run(Plan(1000.0, SEED, 0, scenario("no-opaque"), with_rivals=False), JOBS))
     print(f"{row['hours']} h, {row['false_kills']} false kills")
-    assert float(row["hours"]) >= HOURS  # type: ignore[arg-type]
+    assert float(row["hours"]) >= 1000.0  # type: ignore[arg-type]
     assert row["false_kills_per_1000h"] <= PROMISE_NO_STALLS  # type: ignore[operator]
 
 
