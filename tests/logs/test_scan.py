@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lifesign.logs import scan
+from lifesign.logs import scan, search
 from lifesign.logs.sources import open_source
 from lifesign.report.diagnose import diagnose_paths
 from lifesign.report.model import Report
@@ -36,9 +36,15 @@ def routine(rng: random.Random, lines: int) -> bytes:
     return ("\n".join(rows) + "\n").encode()
 
 
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same code at a hundredth of the size, helper processes included."""
+@pytest.fixture(params=["grep", "python"])
+def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same code at a hundredth of the size, helper processes included; searched by grep and without it."""
+    if request.param == "python":
+        monkeypatch.setattr(search, "_gnu_grep", lambda: None)
+    elif not search.fast():
+        pytest.skip("no GNU grep here")
+    monkeypatch.setattr(search, "BLOCK_BYTES", 8_192)
+    monkeypatch.setattr(search, "_PROBE_BYTES", 512)
     for name, value in {
         "BLOCK_BYTES": 8_192,
         "WHOLE_BYTES": 60_000,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 
 class Process(NamedTuple):
@@ -35,8 +36,7 @@ class Process(NamedTuple):
         return rank
 
 
-@dataclass(slots=True)
-class Frame:
+class Frame(msgspec.Struct):
     """One frame of a Python traceback."""
 
     file: str
@@ -45,8 +45,7 @@ class Frame:
     code: str = ""
 
 
-@dataclass(slots=True)
-class Traceback:
+class Traceback(msgspec.Struct):
     """One exception with its frames. In a chain each exception is its own `Traceback`, innermost (printed first) first.
 
     line: number of the physical line that carries `Type: message` (0 when the log was cut before it).
@@ -56,12 +55,12 @@ class Traceback:
     message: str
     line: int
     start_line: int
-    frames: list[Frame] = field(default_factory=list)
+    frames: list[Frame] = msgspec.field(default_factory=list)
     chain_index: int = 0
     chained_to: Traceback | None = None
     header: str = ""
     wraps: str = ""
-    more: list[tuple[int, str]] = field(default_factory=list)
+    more: list[tuple[int, str]] = msgspec.field(default_factory=list)
     """Further lines of the message, each with its physical line number."""
 
     @property
@@ -74,8 +73,7 @@ class Traceback:
         return any(part in f"{frame.file}:{frame.func}" for frame in self.frames for part in parts)
 
 
-@dataclass(slots=True)
-class Record:
+class Record(msgspec.Struct):
     """One logical line of one process, with wrapper, prefix and level header removed from `text`.
 
     path, line: file as given and 1-based physical line number.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
+
+import msgspec
 
 from lifesign.errors import SourceError
 from lifesign.logs.lines import MAX_LINE_CHARS, Line, pieces
@@ -19,17 +20,16 @@ from lifesign.logs.wrappers import CORE, Unwrapper
 SAMPLE_LINES = 400
 
 
-@dataclass(slots=True)
-class Reading:
+class Reading(msgspec.Struct):
     """Everything that was read: statements per source in causal order, and what was left out."""
 
-    statements: list[Statement] = field(default_factory=list)
-    paths: list[str] = field(default_factory=list)
+    statements: list[Statement] = msgspec.field(default_factory=list)
+    paths: list[str] = msgspec.field(default_factory=list)
     bytes_read: int = 0
     lines: int = 0
     lines_cut: int = 0
     lines_unparsed: int = 0
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
     complete: bool = True
     """Whether every line was read; false when routine of a large log was passed over."""
 
@@ -86,31 +86,57 @@ _RUN = 6
 """Of a run of lines that only show work being done, so many are kept at its start, and the last one."""
 
 
+_NEWS, _WORK, _PROBED = 0, 1, 2
+_BATCH = 4096
+_LONG = 600
+"""A line this long says more than that work is done."""
+
+
 def _without_routine(rows: Iterable[tuple[int, bytes]], reading: Reading) -> Iterator[tuple[int, bytes]]:
     """Leaves out what a healthy engine says all day: answered probes, and the middle of long runs of work done."""
+    rows = iter(rows)
     run = 0
     latest: tuple[int, bytes] | None = None
-    for number, row in rows:
-        if len(row) > MAX_LINE_CHARS:
-            reading.lines_cut += 1
-        if len(row) < 600:
-            if _PROBE in row and b'" 200' in row and row.rstrip().endswith(b"OK"):
-                continue
-            # No loop over the two words: this runs for every line of a log.
-            if (_ANSWER in row and b'" 200' in row) or _STATISTICS in row:
-                run += 1
-                if run > _RUN:
-                    latest = (number, row)
-                    continue
-                yield number, row
-                continue
-        if latest is not None:
-            yield latest
-            latest = None
-        run = 0
-        yield number, row
+    while batch := list(islice(rows, _BATCH)):
+        kinds = _kinds([row for _, row in batch])
+        if max(len(row) for _, row in batch) > MAX_LINE_CHARS:
+            reading.lines_cut += sum(len(row) > MAX_LINE_CHARS for _, row in batch)
+        if _PROBED in kinds:
+            batch = [row for row, kind in zip(batch, kinds, strict=True) if kind != _PROBED]
+            kinds = kinds.replace(bytes([_PROBED]), b"")
+        start = 0
+        while start < len(batch):
+            end = kinds.find(_NEWS if kinds[start] == _WORK else _WORK, start)
+            end = end if end >= 0 else len(batch)
+            if kinds[start] == _WORK:
+                kept = min(end, start + max(0, _RUN - run))
+                yield from batch[start:kept]
+                latest = batch[end - 1] if kept < end else None
+                run += end - start
+            else:
+                if latest is not None:
+                    yield latest
+                latest, run = None, 0
+                yield from batch[start:end]
+            start = end
     if latest is not None:
         yield latest
+
+
+def _kinds(rows: list[bytes]) -> bytes:
+    """One of _NEWS, _WORK, _PROBED for each row. It runs for every line of a log: no call in it that can be spared."""
+    return bytes(
+        [
+            _NEWS
+            if len(row) >= _LONG
+            else _WORK
+            if _STATISTICS in row or (_ANSWER in row and b'" 200' in row)
+            else _PROBED
+            if _PROBE in row and b'" 200' in row and row.rstrip().endswith(b"OK")
+            else _NEWS
+            for row in rows
+        ]
+    )
 
 
 def _lines(raw: list[tuple[int, bytes]], sample: list[str]) -> Iterator[Line]:

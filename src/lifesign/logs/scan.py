@@ -20,9 +20,10 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any, BinaryIO, NamedTuple
 
+from lifesign.logs import search
+from lifesign.logs.search import BLOCK_BYTES, TRIGGERS
 from lifesign.logs.sources import Source, read_blocks
 
-BLOCK_BYTES = 1 << 20
 WHOLE_BYTES = 6 << 20
 """Sources up to this size are read whole."""
 HEAD_BYTES = 1 << 20
@@ -37,7 +38,6 @@ MAX_KEYS = 60_000
 MAX_LINES = 30_000
 """Lines kept of the part between head and tail."""
 
-TRIGGERS = (b"ERROR",)
 _VARIABLE = b"0123456789abcdef"
 
 
@@ -67,8 +67,9 @@ def _numbered(before: int, data: bytes) -> Iterator[tuple[int, bytes]]:
     rows = data.split(b"\n")
     if rows and not rows[-1]:
         rows.pop()
-    for number, row in enumerate(rows, before + 1):
-        yield number, row if len(row) <= MAX_RAW_BYTES else row[:MAX_RAW_BYTES]
+    if max(map(len, rows), default=0) > MAX_RAW_BYTES:
+        rows = [row[:MAX_RAW_BYTES] for row in rows]
+    return enumerate(rows, before + 1)
 
 
 class _Thinner:
@@ -121,11 +122,13 @@ class Scout:
             self.tail_start = _line_start(file, max(len(self.head), self.size - TAIL_BYTES))
         self._counter = _start_count(path)
         step, cores = _shares(self.tail_start - len(self.head))
+        if cores > 1 and search.fast():
+            step = self.tail_start - len(self.head)
         self._shares = [
             (low, min(low + step, self.tail_start))
             for low in range(len(self.head), self.tail_start, max(step, BLOCK_BYTES))
         ]
-        self._helpers = [_Helper(_search, path, low, high) for low, high in self._shares] if cores > 1 else []
+        self._helpers = [_Helper(search.search, path, low, high) for low, high in self._shares] if cores > 1 else []
 
     def ranges(self) -> list[tuple[int, int]]:
         """Byte ranges between head and tail that hold a trigger word, with one block on both sides, merged."""
@@ -133,7 +136,7 @@ class Scout:
         for number, (low, high) in enumerate(self._shares):
             result = self._helpers[number].result() if self._helpers else None
             # A helper that could not work (memory, limits) must not hide an error: its share is done here.
-            found += result if result is not None else _search(self.path, low, high)
+            found += result if result is not None else search.search(self.path, low, high)
         self._helpers = []
         return _merged(sorted(found), len(self.head), self.tail_start)
 
@@ -292,23 +295,6 @@ def _merged(found: list[int], start: int, end: int) -> list[tuple[int, int]]:
         else:
             ranges.append((low, high))
     return ranges
-
-
-def _search(path: str, start: int, end: int) -> list[int]:
-    """Offsets of the blocks in [start, end) that hold a trigger word. A word on a block's edge is found by overlap."""
-    overlap = max(len(word) for word in TRIGGERS)
-    buffer = bytearray(BLOCK_BYTES + overlap)
-    found: list[int] = []
-    with open(path, "rb", buffering=0) as file:
-        for offset in range(start, end, BLOCK_BYTES):
-            file.seek(offset)
-            size = file.readinto(buffer) or 0
-            if size == 0:
-                break
-            limit = min(size, end - offset + overlap)
-            if any(buffer.find(word, 0, limit) >= 0 for word in TRIGGERS):
-                found.append(offset)
-    return found
 
 
 def _tail(before: int, tail: bytes, thinner: _Thinner) -> Iterator[tuple[int, bytes]]:

@@ -13,9 +13,10 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
+
+import msgspec
 
 from lifesign.errors import SourceError, UsageError
 from lifesign.text import is_whole
@@ -34,14 +35,13 @@ _MAGIC = (
 )
 
 
-@dataclass(slots=True)
-class Source:
+class Source(msgspec.Struct):
     """One input: its name as given, what was read of it, and what had to be left out (`notes`)."""
 
     name: str
     bytes_read: int = 0
     lines: int = 0
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
     complete: bool = True
     """Whether every line was read; false when routine was passed over."""
     seekable_path: str | None = None

@@ -8,8 +8,9 @@ statement at the line that carries `Type: message`; everything else passes throu
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 from lifesign.logs.model import Frame, Process, Record, Traceback
 
@@ -54,18 +55,17 @@ class Statement(NamedTuple):
     exc: Traceback | None
 
 
-@dataclass(slots=True)
-class _Stream:
+class _Stream(msgspec.Struct):
     """The state of one stream: `frames` while inside a traceback, `message` after its exception line."""
 
     state: str = "idle"
-    frames: list[Frame] = field(default_factory=list)
+    frames: list[Frame] = msgspec.field(default_factory=list)
     start_line: int = 0
     header: str = ""
     strangers: int = 0
     last: Traceback | None = None
     done: Statement | None = None
-    extra: list[tuple[int, str]] = field(default_factory=list)
+    extra: list[tuple[int, str]] = msgspec.field(default_factory=list)
     extra_chars: int = 0
     chained: bool = False
     native: Record | None = None
