@@ -251,6 +251,22 @@ def test_a_config_file_with_nested_keys(tmp_path: Path) -> None:
     assert [message.partition("` in")[0] for message in messages] == ["no key `foo", "no key `pass_config.nope"]
 
 
+def test_a_config_file_whose_names_are_mostly_not_right(tmp_path: Path) -> None:
+    # Names with underscores work in such a file, and names that were never right are what lint is asked about.
+    text = (
+        "model: m\ncompilation_config: {level: 9}\nuse-deepgemm: true\nengine_rpc_timeout: 5\ntensor-parallel-sise: 2\n"
+    )
+    (found,) = read(tmp_path, "conf.yaml", text)
+    problems = [(problem.line, problem.instead) for problem in check([found], "0.32.0").problems]
+    assert problems == [
+        (2, "mode"),
+        (3, "VLLM_USE_DEEP_GEMM=0"),
+        (4, "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS=600"),
+        (5, "--tensor-parallel-size"),
+    ]
+    assert read(tmp_path, "other.yaml", "model: m\nlearning_rate: 1\nepochs: 3\noptimizer: adam\n") == []
+
+
 def test_a_config_file_of_aliases_ends(tmp_path: Path) -> None:
     lines = ["model: m", "a0: &a0 [x]"] + [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 25)]
     text = "\n".join(lines) + "\ncompilation-config: {foo: *a24}\n"

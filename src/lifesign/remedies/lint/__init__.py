@@ -26,7 +26,8 @@ def check(invocations: Sequence[Invocation], version: str = "", catalog: Catalog
     if version and known.basis(version).standing == "unknown":
         raise UsageError(f"{version!r} is no vLLM release: give one like {known.newest}, or leave --vllm-version out")
     report = Report(checked=len(invocations))
-    found: set[Problem] = set()
+    # A dict, not a set: findings of one line stay in the order in which they were made, in every run.
+    found: dict[Problem, None] = {}
     for invocation in invocations:
         basis, why = _basis(version or invocation.image_version, bool(version), known)
         if not report.release:
@@ -35,7 +36,7 @@ def check(invocations: Sequence[Invocation], version: str = "", catalog: Catalog
             report.notes.append(
                 T(f"{invocation.path}:{invocation.line}: {why.en}", f"{invocation.path}:{invocation.line}：{why.zh}")
             )
-        found.update(_problems(invocation, known, basis.release))
+        found.update(dict.fromkeys(_problems(invocation, known, basis.release)))
     if not invocations:
         basis, why = _basis(version, bool(version), known)
         report.release, report.version, report.basis = basis.release, basis.version, why

@@ -47,19 +47,23 @@ def kserve(keys: dict[str, Any], words: list[Word]) -> list[Word] | None:
     """
     if scalar(mapping(keys.get("modelFormat")).get("name")).lower() not in ("huggingface", "vllm"):
         return None
-    known = catalogs.load()
     kept: list[Word] = []
     keeping = False
     for word in words:
         if word.text.startswith("-"):
             name = normal(word.text)
-            ours = (
-                known.option_ranges(name) or overlay.wrong(name, "option") or known.alias_elsewhere(name, known.newest)
-            )
-            keeping = bool(ours) and name not in _KSERVE_OWN
+            keeping = _known(name) and name not in _KSERVE_OWN
         if keeping:
             kept.append(word)
     return kept
+
+
+def _known(option: str) -> bool:
+    """Whether some release of vLLM has the option, by this or another name, or people take it for one of vLLM's."""
+    known = catalogs.load()
+    return bool(
+        known.option_ranges(option) or overlay.wrong(option, "option") or known.alias_elsewhere(option, known.newest)
+    )
 
 
 def chart_words(config: Any) -> Iterator[Word]:
@@ -72,9 +76,8 @@ def chart_words(config: Any) -> Iterator[Word]:
 
 def config_words(node: Any) -> list[Word] | None:
     """The options of a file for `vllm serve --config`; None when the mapping doesn't look like one."""
-    known = catalogs.load()
     keys = mapping(node)
-    named = [name for name in keys if known.option_ranges("--" + name)]
+    named = [name for name in keys if _known(normal("--" + name))]
     if not named or len(named) * 2 < len(keys):
         return None
     words: list[Word] = []
