@@ -13,8 +13,9 @@ import json
 import re
 import sys
 from collections import defaultdict
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from lifesign.facts.lives import build
 from lifesign.logs.reader import read

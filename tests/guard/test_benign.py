@@ -31,7 +31,8 @@ BUSY = str(Path(__file__).with_name("busy_engine.py"))
 SIDE_BY_SIDE = 4
 TRIALS = int(os.environ.get("LIFESIGN_BENIGN_TRIALS", "50" if os.environ.get("CI") else "16"))
 LAST_S = 20.0
-RECOVERY_S = 120.0
+RECOVERY_S = 300.0
+"""25 processor seconds beside three engines and two hogs on two processors, at low priority where it can't be taken back."""
 HOG = [sys.executable, "-c", "while True: pass"]
 GROUPS = Path("/sys/fs/cgroup")
 
@@ -85,10 +86,13 @@ def load_grows(engine: Busy) -> None:
 
 def starved(engine: Busy) -> None:
     hogs = [subprocess.Popen(HOG) for _ in range(2)]
+    worker = engine.run.pid("worker")
     try:
-        os.setpriority(os.PRIO_PROCESS, engine.run.pid("worker"), 15)
+        os.setpriority(os.PRIO_PROCESS, worker, 15)
         time.sleep(LAST_S)
     finally:
+        with suppress(PermissionError):  # only root may give it back
+            os.setpriority(os.PRIO_PROCESS, worker, 0)
         for hog in hogs:
             hog.kill()
             hog.wait()

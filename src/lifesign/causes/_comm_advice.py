@@ -7,7 +7,7 @@ NCCL has no variable for a socket time-out.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from lifesign.facts.model import Life
 from lifesign.remedies.library import comm, memory

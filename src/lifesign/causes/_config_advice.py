@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from lifesign.causes import _reading as reading
 from lifesign.remedies.library import host, loading

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from lifesign.causes import _env_advice as advice
 from lifesign.causes.model import Finding

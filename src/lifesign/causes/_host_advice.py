@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from lifesign.causes._advice import UNPINNED_ATTENTION
 from lifesign.remedies.library import comm, host

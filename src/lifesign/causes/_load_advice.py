@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from lifesign.remedies.library import collect, loading
 from lifesign.remedies.model import Form, Remedy

@@ -6,7 +6,8 @@ Everything here looks at one event or one life and answers one question; no caus
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from lifesign.causes.model import Evidence, Finding
 from lifesign.facts.model import Event, Life

@@ -8,7 +8,8 @@ memory: free it. The frames of the traceback say which stage asked; the text alo
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from lifesign.causes import _advice as advice
 from lifesign.causes import _reading as reading

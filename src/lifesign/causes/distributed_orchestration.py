@@ -6,7 +6,7 @@ about who they are. NCCL's `invalid usage` is the typical disguise of two ranks 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from lifesign.causes import _reading as reading
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype

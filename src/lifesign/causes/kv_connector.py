@@ -6,7 +6,7 @@ connector's frames belong to their own causes.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from lifesign.causes._engine_places import counts_external_tokens
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype

@@ -7,10 +7,11 @@ text first; a regular expression is only searched in text that passed the litera
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
 from typing import Literal
+
+import msgspec
 
 from lifesign.facts.model import Event, Life, Phase
 from lifesign.remedies.model import Remedy
@@ -28,8 +29,7 @@ deeper may stand elsewhere (RPC timeout, watchdog, peer lost, library error afte
 something ended (died unexpectedly, exit -9). The report prefers the earliest finding of the highest strength."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(msgspec.Struct, frozen=True):
     """When does an event show this subtype? All given conditions must hold; empty ones don't count.
 
     any: at least one of these texts is in the event's text (case matters). all: every one of them. none: not one.
@@ -59,11 +59,25 @@ class Signature:
     why: T | None = None
     """Why this line is proof, one sentence; default: the subtype's `why`."""
 
-    def possible_in(self, text: str) -> bool:
-        """Whether the words that an event must have stand in `text` at all; the text of a whole life is meant."""
-        if self.any and not any(part in text for part in self.any):
-            return False
-        return all(part in text for part in self.all)
+    def candidates(self, life: Life) -> Collection[int]:
+        """Indices of the events of `life` that hold the words which an event must have; without words, those of the right kind."""
+        if not self.any and not self.all:
+            raised = bool(self.types or self.frames)
+            return [
+                place
+                for place, event in enumerate(life.events)
+                if event.kind in self.kinds and not (raised and event.exc is None)
+            ]
+        parts = iter(self.all)
+        if self.any:
+            found = {index for part in self.any for index in life.holding(part, TEXT_LIMIT)}
+        else:
+            found = life.holding(next(parts), TEXT_LIMIT)
+        for part in parts:
+            if not found:
+                break
+            found = found & life.holding(part, TEXT_LIMIT)
+        return found
 
     def matches(self, event: Event, life: Life) -> bool:
         """Whether `event` of `life` shows this subtype."""
@@ -91,8 +105,7 @@ class Signature:
         return self.when is None or self.when(event, life)
 
 
-@dataclass(frozen=True, slots=True)
-class Subtype:
+class Subtype(msgspec.Struct, frozen=True):
     """What a reader is told about one subtype.
 
     title: the cause of death in one line, no jargon. why: what happened, one to three sentences; `{name}` fields are
@@ -106,8 +119,7 @@ class Subtype:
     known: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class Evidence:
+class Evidence(msgspec.Struct):
     """One line that speaks for a finding, and why."""
 
     event: Event
@@ -115,8 +127,7 @@ class Evidence:
     why: T
 
 
-@dataclass(slots=True)
-class Finding:
+class Finding(msgspec.Struct):
     """A cause seen at one event. The report ranks findings; only one with role `root` can become the verdict."""
 
     cause: str
@@ -126,8 +137,8 @@ class Finding:
     certainty: Certainty = "established"
     strength: int = DECISIVE
     why: T | None = None
-    evidence: list[Evidence] = field(default_factory=list)
-    values: dict[str, str] = field(default_factory=dict)
+    evidence: list[Evidence] = msgspec.field(default_factory=list)
+    values: dict[str, str] = msgspec.field(default_factory=dict)
     line: int = 0
     """The physical line to cite when it isn't the event's first (a message over several lines); 0 for the event's."""
     remedies: tuple[Remedy, ...] | None = None
@@ -138,8 +149,7 @@ Refine = Callable[[Finding, Life], "Finding | None"]
 Find = Callable[[Life], Iterable[Finding]]
 
 
-@dataclass(frozen=True)
-class Cause:
+class Cause(msgspec.Struct, frozen=True, dict=True):
     """One cause of engine deaths.
 
     slug: public name (never changes). code: short immutable id. title: one line. subtypes: by slug.
@@ -168,28 +178,27 @@ class Cause:
     def findings(self, life: Life) -> list[Finding]:
         """Every finding of this cause in `life`, in event order."""
         found: list[Finding] = []
-        text = life.joined_text(TEXT_LIMIT)
         # Most words of most signatures stand nowhere in the log: one look at the whole text spares a look at each event.
-        possible = [signature for signature in self.signatures if signature.possible_in(text)]
-        kinds = {kind for signature in possible for kind in signature.kinds}
-        for event in life.events if possible else ():
-            if event.kind not in kinds or event.weight in ("quoted", "foreign", "advice"):
-                continue
-            for signature in possible:
-                if signature.matches(event, life):
-                    found.append(
-                        Finding(
-                            cause=self.slug,
-                            subtype=signature.subtype,
-                            event=event,
-                            role=signature.role,
-                            certainty=signature.certainty,
-                            strength=signature.strength,
-                            why=signature.why,
-                            line=event.line_of(*signature.any, *signature.all),
-                        )
+        asked: dict[int, list[Signature]] = {}
+        for signature in self.signatures:
+            for index in signature.candidates(life):
+                asked.setdefault(index, []).append(signature)
+        for index in sorted(asked):
+            event = life.events[index]
+            shown = next((one for one in asked[index] if one.matches(event, life)), None)
+            if shown is not None:
+                found.append(
+                    Finding(
+                        cause=self.slug,
+                        subtype=shown.subtype,
+                        event=event,
+                        role=shown.role,
+                        certainty=shown.certainty,
+                        strength=shown.strength,
+                        why=shown.why,
+                        line=event.line_of(*shown.any, *shown.all),
                     )
-                    break
+                )
         if self.find is not None:
             found.extend(self.find(life))
         if self.refine is not None:

@@ -7,7 +7,8 @@ lacks. What looks like a bug in model code (`shape '[...]' is invalid`) belongs 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from lifesign.causes import _reading as reading
 from lifesign.causes._quant import LOAD_FRAMES, QUANT_NAMES, QUANT_SUFFIX, is_quantised, quantised_layer

@@ -6,15 +6,15 @@ A case is a `### case: name` heading, `expect:` and `root:` lines, and a fenced 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
+
+import msgspec
 
 from lifesign.causes.model import Cause
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(msgspec.Struct, frozen=True):
     """One literate case: `expect` is `cause/subtype` or `not cause`; `root` a part of the decisive line, or empty."""
 
     cause: str
@@ -24,8 +24,7 @@ class Case:
     log: str
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(msgspec.Struct, frozen=True):
     """One section of a page: its headings and its text in both languages."""
 
     title_en: str

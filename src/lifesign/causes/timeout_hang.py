@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from lifesign.causes import _hang_seen
 from lifesign.causes._hang_silent import AWAITED, never_spoke, silent_end, stalled

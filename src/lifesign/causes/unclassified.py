@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from lifesign.causes.model import Cause, Subtype
 from lifesign.remedies import library as lib

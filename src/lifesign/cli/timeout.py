@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import asdict
 
 from lifesign.errors import UsageError
 from lifesign.text import Lang, T, default_lang
@@ -89,9 +89,7 @@ def _billions(text: str) -> float:
 def _as_json(load: Load, answer: Recommendation, version: str, lang: Lang) -> str:
     values: dict[str, Any] = {"schema": "lifesign.timeout/1", "vllm_version": version, "load": asdict(load)}
     for name, value in asdict(answer).items():
-        # asdict() turns a T into a plain tuple's copy; the texts are taken from the object itself.
-        original = getattr(answer, name)
-        values[name] = original.pick(lang) if isinstance(original, T) else value
+        values[name] = value.pick(lang) if isinstance(value, T) else value
     return json.dumps(values, ensure_ascii=False, indent=2) + "\n"
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from dataclasses import dataclass, field
+
+import msgspec
 
 from lifesign.facts.shell_words import Token, Unreadable, split
 from lifesign.text import T
@@ -55,8 +56,7 @@ _MIXED = T(
 )
 
 
-@dataclass(slots=True)
-class Wrap:
+class Wrap(msgspec.Struct):
     """What stands round a line that is one quoted word of another: the tokens before and after that word."""
 
     before: list[Token]
@@ -64,17 +64,16 @@ class Wrap:
     live: bool
 
 
-@dataclass(slots=True)
-class CommandLine:
+class CommandLine(msgspec.Struct):
     """One start of vLLM. before: earlier commands of the line. head: words up to the start. args: words and redirections
     after it. after: from the operator that ends it. wraps: what quotes it, outermost first. run: the place in `head`
     behind `docker run`, where options of the container go; None without a container started by this line."""
 
-    before: list[Token] = field(default_factory=list)
-    head: list[Token] = field(default_factory=list)
-    args: list[Token] = field(default_factory=list)
-    after: list[Token] = field(default_factory=list)
-    wraps: list[Wrap] = field(default_factory=list)
+    before: list[Token] = msgspec.field(default_factory=list)
+    head: list[Token] = msgspec.field(default_factory=list)
+    args: list[Token] = msgspec.field(default_factory=list)
+    after: list[Token] = msgspec.field(default_factory=list)
+    wraps: list[Wrap] = msgspec.field(default_factory=list)
     run: int | None = None
 
     def text(self) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from bisect import bisect_right
 from enum import Enum
+from itertools import accumulate
 from typing import Literal
+
+import msgspec
 
 from lifesign.logs.model import Process, Traceback
 
@@ -23,8 +26,7 @@ Kind = Literal["exception", "log", "plain", "kernel", "native", "wrapper", "deat
 Weight = Literal["fatal", "request", "teardown", "advice", "quoted", "foreign", "unknown"]
 
 
-@dataclass(slots=True)
-class Event:
+class Event(msgspec.Struct):
     """One thing that a log says happened, at one decisive line.
 
     kind: `exception` (a Python exception; `exc` is set and `text` is `Type: message`), `log` (a record with a level),
@@ -41,7 +43,7 @@ class Event:
     line: int
     kind: Kind
     text: str
-    process: Process = field(default_factory=Process)
+    process: Process = msgspec.field(default_factory=Process)
     level: str = ""
     origin: str = ""
     time_s: float | None = None
@@ -72,8 +74,36 @@ class Event:
         return self.line
 
 
-@dataclass(slots=True)
-class Life:
+class _Words(msgspec.Struct):
+    """The texts of all events in one, and where each begins: one search answers for all of them."""
+
+    events: int
+    limit: int
+    text: str
+    starts: list[int]
+    known: dict[str, set[int]] = msgspec.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, events: list[Event], limit: int) -> _Words:
+        texts = [event.text[:limit] for event in events]
+        # No word of a signature holds a NUL, so none is found across two events.
+        starts = list(accumulate((len(text) + 1 for text in texts), initial=0))
+        return cls(len(events), limit, "\0".join(texts), starts)
+
+    def holding(self, word: str) -> set[int]:
+        found = self.known.get(word)
+        if found is None:
+            found = self.known[word] = set()
+            at = self.text.find(word)
+            while at >= 0:
+                index = bisect_right(self.starts, at) - 1
+                found.add(index)
+                # On with the next event.
+                at = self.text.find(word, self.starts[index + 1])
+        return found
+
+
+class Life(msgspec.Struct):
     """One engine life in a log: from its first line to its end (or to the end of the log).
 
     config: values from `non-default args`, the engine config line and the command line, keys with underscores.
@@ -81,7 +111,7 @@ class Life:
     progress_index: index of the last event that shows the engine doing work; -1 if none.
     """
 
-    events: list[Event] = field(default_factory=list)
+    events: list[Event] = msgspec.field(default_factory=list)
     started_line: int = 0
     ended_line: int = 0
     ended_order: int = 0
@@ -91,12 +121,12 @@ class Life:
     engine: str = "vllm"
     model: str = ""
     world_size: int = 1
-    config: dict[str, object] = field(default_factory=dict)
-    user_args: dict[str, object] = field(default_factory=dict)
+    config: dict[str, object] = msgspec.field(default_factory=dict)
+    user_args: dict[str, object] = msgspec.field(default_factory=dict)
     """The part of `config` that the user set (`non-default args`)."""
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = msgspec.field(default_factory=dict)
     command: str = ""
-    figures: dict[str, tuple[float, int]] = field(default_factory=dict)
+    figures: dict[str, tuple[float, int]] = msgspec.field(default_factory=dict)
     progress_index: int = -1
     served: bool = False
     died: bool = False
@@ -104,15 +134,15 @@ class Life:
     followed: bool = False
     """Whether another life of the same log comes after it."""
     last_phase: Phase = Phase.LOAD
-    error_lines: set[int] = field(default_factory=set)
+    error_lines: set[int] = msgspec.field(default_factory=set)
     """Lines of errors that gave figures."""
-    _joined: tuple[int, str] = field(default=(-1, ""), repr=False, compare=False)
+    _words: _Words | None = None
 
-    def joined_text(self, limit: int) -> str:
-        """The texts of all events, `limit` characters of each, one below the other: to ask whether a word stands anywhere."""
-        if self._joined[0] != len(self.events):
-            self._joined = (len(self.events), "\n\0".join(event.text[:limit] for event in self.events))
-        return self._joined[1]
+    def holding(self, word: str, limit: int) -> set[int]:
+        """Which events have `word` in the first `limit` characters of their text: their places in `events`."""
+        if self._words is None or self._words.events != len(self.events) or self._words.limit != limit:
+            self._words = _Words.of(self.events, limit)
+        return self._words.holding(word)
 
     def of_kind(self, *kinds: str) -> list[Event]:
         """The events of the given kinds, in order."""

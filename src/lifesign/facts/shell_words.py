@@ -7,8 +7,9 @@ Linear in the size of the text.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from lifesign.errors import UsageError
 from lifesign.text import T
@@ -27,8 +28,7 @@ class Unreadable(UsageError):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(msgspec.Struct, frozen=True):
     """One piece of a shell text. kind: `word`; `redirect` (with its target); `end` (what ends a simple command: `|`,
     `&&`, `;`, a new line). text: without quotes. raw: as it is spelled.
     live: whether a shell would expand something in it (`$x`, a pattern). start, end: place in the text.

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from lifesign.remedies import catalog as catalogs
 from lifesign.remedies import overlay, versions
@@ -23,8 +25,7 @@ if TYPE_CHECKING:
     from lifesign.facts.model import Life
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedRemedy:
+class RenderedRemedy(msgspec.Struct, frozen=True):
     """One remedy for one life, ready to be shown.
 
     knob, value: the setting, empty when there is none to name. also: settings that go with it, as (knob, value or None).
@@ -295,8 +296,6 @@ def _same_number(current: object, value: str) -> bool:
 
 
 def _with_command(rendered: RenderedRemedy, life: Life, catalog: Catalog) -> RenderedRemedy:
-    from dataclasses import replace
-
     from lifesign.remedies.command import corrected_command
 
     return replace(rendered, command=corrected_command(life, [rendered], catalog).text)

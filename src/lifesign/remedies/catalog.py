@@ -6,10 +6,11 @@ sources can't say is in `overlay.py`. Loading is lazy and happens once: a run th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
+
+import msgspec
 
 from lifesign.errors import LifesignError
 from lifesign.remedies import versions
@@ -19,8 +20,7 @@ _DATA = Path(__file__).parent / "data" / "catalog.json"
 Standing = Literal["exact", "development", "newer", "older", "unknown"]
 
 
-@dataclass(frozen=True, slots=True)
-class Basis:
+class Basis(msgspec.Struct, frozen=True):
     """Which catalogued release answers for a version of a log.
 
     standing: `exact` (catalogued), `development` (a build between releases: the nearest lower one answers), `newer` or
@@ -37,8 +37,7 @@ class Basis:
         return self.standing in ("exact", "development")
 
 
-@dataclass(frozen=True, slots=True)
-class Knob:
+class Knob(msgspec.Struct, frozen=True):
     """One variable or option as a release has it.
 
     name: canonical. kind: `env` or `option`. type: `flag` (no value), `bool` (with negative form), `int`, `float`,

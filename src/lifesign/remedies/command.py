@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from lifesign.facts import command_line
 from lifesign.facts.command_line import CommandLine, number, word
@@ -33,8 +34,7 @@ Setting = tuple[str, str | None]
 """A knob and its value; None for a bare option."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """One setting that the new command changes: its knob, the value before (None = not set) and after (None = bare)."""
 
     knob: str
@@ -42,8 +42,7 @@ class Change:
     after: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class CorrectedCommand:
+class CorrectedCommand(msgspec.Struct, frozen=True):
     """text: shell-quoted, ready to paste. changes: in order. basis: where the line came from: `command` (the log or the
     reader gave it), `config` (rebuilt from the logged arguments), `model` (only the model is known), `none`.
     left_out: settings of the log that couldn't be written as options."""
@@ -62,21 +61,19 @@ class CorrectedCommand:
         return T("the log doesn't show the command: add the rest of yours", "日志里没有启动命令：请补上其余参数")
 
 
-@dataclass(slots=True)
-class _Item:
+class _Item(msgspec.Struct):
     """An option with its words, or (name empty) words that are none: the model, redirections."""
 
     name: str
     tokens: list[Token]
-    values: list[str] = field(default_factory=list)
+    values: list[str] = msgspec.field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Line:
+class _Line(msgspec.Struct):
     """A command being changed: the line, and its arguments as items in order."""
 
     line: CommandLine
-    items: list[_Item] = field(default_factory=list)
+    items: list[_Item] = msgspec.field(default_factory=list)
 
     def text(self) -> str:
         """The line, ready to paste; secrets replaced."""

@@ -8,10 +8,11 @@ report behind the labelled corpus). Facts in our own words.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from lifesign.errors import LifesignError
 from lifesign.remedies import versions
@@ -54,8 +55,7 @@ _HOMES: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class KnownIssue:
+class KnownIssue(msgspec.Struct, frozen=True):
     """One public report.
 
     ref: `vllm#42609`. cause, subtypes: where it belongs; no subtypes = any of the cause. any, all, none: literals of the

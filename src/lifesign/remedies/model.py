@@ -7,8 +7,9 @@ facts of the log, and shows it with its reason and its cost.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from lifesign.text import T
 
@@ -20,8 +21,7 @@ LESS, MORE = -1, 1
 Kind = Literal["flag", "env", "upgrade", "command", "check", "collect"]
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(msgspec.Struct, frozen=True):
     """One way to reach an intent.
 
     knob: a flag of `vllm serve` (`--max-num-seqs`) or an environment variable (`NCCL_P2P_DISABLE`).
@@ -38,8 +38,7 @@ class Form:
     also: tuple[tuple[str, str | None], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Computed:
+class Computed(msgspec.Struct, frozen=True):
     """A value that was computed from the log: the value, how (`256 x 151,936 x 4 bytes = ...`), and the lines it rests on.
 
     direction: -1 when it is meant to be less than what is set, 1 when more, 0 when neither.
@@ -51,8 +50,7 @@ class Computed:
     direction: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Remedy:
+class Remedy(msgspec.Struct, frozen=True):
     """One piece of advice.
 
     slug: stable id of the intent.

@@ -6,14 +6,14 @@ real parser was run. Releases are inclusive.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from lifesign.text import T
 
 
-@dataclass(frozen=True, slots=True)
-class External:
+class External(msgspec.Struct, frozen=True):
     """A variable of another project that vLLM users set. since: first vLLM release with which it acts (by its pinned
     torch), None for all."""
 
@@ -127,8 +127,7 @@ EXTERNAL: dict[str, External] = {
 a foreign name that `WRONG` lists or that is one slip away from one of these."""
 
 
-@dataclass(frozen=True, slots=True)
-class Right:
+class Right(msgspec.Struct, frozen=True):
     """The right way to do what a wrong or dead name was meant for. knob and value as in a remedy's form."""
 
     knob: str
@@ -138,8 +137,7 @@ class Right:
     note: T | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Wrong:
+class Wrong(msgspec.Struct, frozen=True):
     """A name that circulates in advice and never existed, or exists without the effect that it is recommended for.
 
     kind: where it would stand (`option`, `env`, `argument`, or `json`). never: true when no release ever had it.
@@ -230,8 +228,7 @@ WRONG: tuple[Wrong, ...] = (
 """Names to flag. Wrong names belong here and never into a remedy."""
 
 
-@dataclass(frozen=True, slots=True)
-class Renamed:
+class Renamed(msgspec.Struct, frozen=True):
     """An option that a release took away, and what replaced it."""
 
     name: str
@@ -284,8 +281,7 @@ WHOLE_LISTS = frozenset({"--cudagraph-capture-sizes", "--cuda-graph-sizes"})
 """List options whose members are whole numbers (real parsers of 0.19.1 and 0.32.0; vLLM 0.9.0 to 0.12.0)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(msgspec.Struct, frozen=True):
     """The numbers that an option can have, inclusive."""
 
     low: int
@@ -303,8 +299,7 @@ BOUNDS: dict[str, Bounds] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class KeyChoices:
+class KeyChoices(msgspec.Struct, frozen=True):
     """What a JSON key can have. names: in any case of letters; others: as they stand. releases: first and last."""
 
     names: tuple[str, ...]
@@ -342,8 +337,7 @@ def other_keys(group: str, key: str) -> tuple[str, ...]:
     return OTHER_KEYS.get((group, key), ())
 
 
-@dataclass(frozen=True, slots=True)
-class Lenient:
+class Lenient(msgspec.Struct, frozen=True):
     """A JSON option that silently ignores unknown keys in some releases (trap 3)."""
 
     option: str

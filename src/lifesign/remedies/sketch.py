@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from lifesign.remedies.command import Setting, own_line
 

@@ -7,7 +7,8 @@ most 1800 s. A measured step or a bandwidth estimate raises it: MARGIN times the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+import msgspec
 
 from lifesign.errors import UsageError
 from lifesign.remedies import limits, versions
@@ -26,8 +27,7 @@ BACKENDS = ("cpu", "cuda", "rocm", "xpu", "npu", "tpu")
 FIRST_AID_TOKENS = 2048
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(msgspec.Struct, frozen=True):
     """What the engine has to do. backend: one of BACKENDS. sequences: --max-num-seqs. params_b: weights in 10^9.
     bandwidth_gb_s: memory bandwidth of one device (10^9 bytes a second). ranks: tensor-parallel size.
     step_s: the slowest step that was measured, with `measured_sequences` (default: `sequences`) in it."""
@@ -42,8 +42,7 @@ class Load:
     measured_sequences: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Recommendation:
+class Recommendation(msgspec.Struct, frozen=True):
     """limit_s: what to set (never below the release's own limit). policy_s: the floor. step_s: the expected step, None when nothing says it, and `how`.
     default_s: the release's own limit. enough: whether the default is long enough already. sequences: the largest batch
     that the limit carries, 0 when not even one sequence is sure to fit. tokens: for --max-num-batched-tokens. setting: the

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from lifesign.causes.model import Finding, Subtype
 from lifesign.facts.model import Life

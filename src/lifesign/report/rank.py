@@ -8,7 +8,8 @@ honest answer is that the log can't say.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+
+import msgspec
 
 from lifesign.causes.model import SYMPTOM, TRACE, Cause, CauseRole, Finding
 from lifesign.facts.events import exit_code
@@ -24,13 +25,12 @@ _KERNEL_SLACK_S = 600.0
 _ZONE_SLACK_S = 60.0
 
 
-@dataclass(slots=True)
-class Ranking:
+class Ranking(msgspec.Struct):
     """The verdict's finding, all other findings with their role in this death, and the events that only followed."""
 
     verdict: Finding
-    others: list[Finding] = field(default_factory=list)
-    cascade: list[Event] = field(default_factory=list)
+    others: list[Finding] = msgspec.field(default_factory=list)
+    cascade: list[Event] = msgspec.field(default_factory=list)
 
 
 def rank(life: Life, causes: tuple[Cause, ...], notes: list[str] | None = None) -> Ranking:

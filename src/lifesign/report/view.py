@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import dataclass, field
+
+import msgspec
 
 from lifesign.causes.not_a_crash import OPEN_END
 from lifesign.report.model import Advice, EvidenceLine, Report, Verdict
@@ -55,8 +56,7 @@ NO_VERSION = T("vLLM version unknown", "vLLM 版本未知")
 UNVERIFIED = T("no such option in this release", "该版本没有这个选项")
 
 
-@dataclass(slots=True)
-class Row:
+class Row(msgspec.Struct):
     """`where` (file:line), the text, and what it means."""
 
     where: str
@@ -64,8 +64,7 @@ class Row:
     note: str = ""
 
 
-@dataclass(slots=True)
-class View:
+class View(msgspec.Struct):
     """Everything a renderer shows, in order."""
 
     heading: str
@@ -74,16 +73,16 @@ class View:
     identity: str
     setup: str
     why: str
-    proof: list[Row] = field(default_factory=list)
+    proof: list[Row] = msgspec.field(default_factory=list)
     do_heading: str = ""
-    remedies: list[Advice] = field(default_factory=list)
+    remedies: list[Advice] = msgspec.field(default_factory=list)
     command: str = ""
-    changes: list[str] = field(default_factory=list)
-    not_cause: list[Row] = field(default_factory=list)
-    timeline: list[Row] = field(default_factory=list)
-    known: list[Row] = field(default_factory=list)
-    lives: list[Row] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    changes: list[str] = msgspec.field(default_factory=list)
+    not_cause: list[Row] = msgspec.field(default_factory=list)
+    timeline: list[Row] = msgspec.field(default_factory=list)
+    known: list[Row] = msgspec.field(default_factory=list)
+    lives: list[Row] = msgspec.field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
     more: str = ""
 
 

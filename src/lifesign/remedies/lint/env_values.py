@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from lifesign.remedies import versions
 from lifesign.remedies.lint.values import NUMBER, WHOLE
@@ -99,8 +100,7 @@ KINDS: dict[str, Kind] = {
 """By variable."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choices:
+class Choices(msgspec.Struct, frozen=True):
     """The values that a variable can have; anything else raises ValueError. exact: whether the case of letters counts."""
 
     names: tuple[str, ...]
@@ -139,8 +139,7 @@ CHOICES: dict[str, tuple[Choices, ...]] = {
 """By variable. The level of the log goes to Python's logging, which raises on a name that it doesn't know."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True):
     """What is wrong with a value. fails: whether vLLM raises on it (else it acts otherwise than it looks)."""
 
     message: T

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 from lifesign.text import Lang, T
 
@@ -14,8 +15,7 @@ know."""
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
+class Code(msgspec.Struct, frozen=True):
     """A kind of problem: stable id and short title."""
 
     id: str
@@ -55,8 +55,7 @@ CODES: dict[str, Code] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(msgspec.Struct, frozen=True):
     """One word of a command, where it stands. literal: false when a shell or template would still change it.
 
     breaks: offsets in the text at which a line of the file ended and was joined, for words that are scripts themselves.
@@ -68,8 +67,7 @@ class Word:
     breaks: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(msgspec.Struct, frozen=True):
     """One variable being set."""
 
     name: str
@@ -78,8 +76,7 @@ class Setting:
     literal: bool = True
 
 
-@dataclass(slots=True)
-class Invocation:
+class Invocation(msgspec.Struct):
     """One start of vLLM as a file or a command line describes it.
 
     words: the arguments after `vllm serve` (or of the image's entry point). settings: variables in its environment.
@@ -90,16 +87,15 @@ class Invocation:
 
     path: str
     line: int
-    words: list[Word] = field(default_factory=list)
-    settings: list[Setting] = field(default_factory=list)
-    arguments: list[Setting] = field(default_factory=list)
+    words: list[Word] = msgspec.field(default_factory=list)
+    settings: list[Setting] = msgspec.field(default_factory=list)
+    arguments: list[Setting] = msgspec.field(default_factory=list)
     image_version: str = ""
     complete: bool = True
     by_serve: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True):
     """One finding. name: the knob as written. rights: right settings as one types them, each of them enough."""
 
     severity: Severity
@@ -125,16 +121,15 @@ class Problem:
         return self.path, self.line, SEVERITIES.index(self.severity), self.name, self.code
 
 
-@dataclass(slots=True)
-class Report:
+class Report(msgspec.Struct):
     """The answer of one run. release: which catalogued release answered; basis: why that one (for the reader)."""
 
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[Problem] = msgspec.field(default_factory=list)
     release: str = ""
     version: str = ""
     basis: T | None = None
     checked: int = 0
-    notes: list[T] = field(default_factory=list)
+    notes: list[T] = msgspec.field(default_factory=list)
 
     def count(self, severity: Severity) -> int:
         """How many problems have this severity."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from lifesign.remedies import overlay, versions
 from lifesign.remedies.apply import spelled
@@ -20,8 +21,7 @@ TRUE = frozenset({"true", "yes", "on", "1"})
 FALSE = frozenset({"false", "no", "off", "0"})
 
 
-@dataclass(frozen=True, slots=True)
-class Used:
+class Used(msgspec.Struct, frozen=True):
     """An option as the command uses it: the word, its knob, and its value (None when it has none)."""
 
     word: Word

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from lifesign.errors import SourceError
 from lifesign.remedies.lint import dialects, manifests, python_files, shell
@@ -98,15 +100,14 @@ def _unquoted(value: str) -> str:
     return re.split(r"\s#", " " + value, maxsplit=1)[0].strip()
 
 
-@dataclass(slots=True)
-class _Stage:
+class _Stage(msgspec.Struct):
     """One build stage of a Dockerfile. entry: None while the entry point of the base image holds."""
 
     version: str = ""
     serves: bool = False
-    settings: list[Setting] = field(default_factory=list)
+    settings: list[Setting] = msgspec.field(default_factory=list)
     entry: list[Word] | None = None
-    command: list[Word] = field(default_factory=list)
+    command: list[Word] = msgspec.field(default_factory=list)
     line: int = 1
 
 

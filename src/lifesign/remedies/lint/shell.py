@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from lifesign.remedies.lint.model import Word
 
@@ -18,11 +19,10 @@ _SEPARATORS = frozenset(";&|\n()")
 _HEREDOC = re.compile(r"<<-?\s*(['\"]?)(\w+)\1")
 
 
-@dataclass(slots=True)
-class Command:
+class Command(msgspec.Struct):
     """One simple command: its words in order, the first with its line."""
 
-    words: list[Word] = field(default_factory=list)
+    words: list[Word] = msgspec.field(default_factory=list)
     array: str = ""
     """The name when these are the members of `NAME=( ... )`."""
     appends: bool = False
@@ -36,21 +36,20 @@ class Command:
         return self.words[0].line if self.words else 0
 
 
-@dataclass(slots=True)
-class _Lexer:
+class _Lexer(msgspec.Struct):
     text: str
     line: int
     at: int = 0
-    word: list[str] = field(default_factory=list)
+    word: list[str] = msgspec.field(default_factory=list)
     word_line: int = 0
     literal: bool = True
     open: bool = False
-    commands: list[Command] = field(default_factory=list)
-    current: Command = field(default_factory=Command)
-    documents: list[tuple[str, bool]] = field(default_factory=list)
+    commands: list[Command] = msgspec.field(default_factory=list)
+    current: Command = msgspec.field(default_factory=Command)
+    documents: list[tuple[str, bool]] = msgspec.field(default_factory=list)
     joins: Sequence[int] = ()
     length: int = 0
-    breaks: list[int] = field(default_factory=list)
+    breaks: list[int] = msgspec.field(default_factory=list)
 
 
 def split(text: str, first_line: int = 1, joins: Sequence[int] = ()) -> list[Command]:

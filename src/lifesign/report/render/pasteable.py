@@ -8,8 +8,8 @@ line stays whole and runs over its edge. An option and its value stay on one lin
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+import msgspec
 from rich.cells import cell_len
 
 CONTINUATION = " \\"
@@ -17,8 +17,7 @@ HANGING = "    "
 """Indent of the lines that continue a command."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True):
     """One line of a command: `before`, then `command[start:end]`, then `after`."""
 
     before: str
