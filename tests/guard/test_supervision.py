@@ -344,7 +344,7 @@ def test_a_new_command_gets_a_new_budget(tmp_path: Path) -> None:
 
 ORPHANING = """
 import os, time
-for _ in range(5):
+for _ in range(40):
     if os.fork() == 0:
         if os.fork() == 0:
             time.sleep(0.05)

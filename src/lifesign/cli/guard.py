@@ -42,6 +42,11 @@ OWN_TIMEOUTS = typer.Option(
 PRIVATE_TMP = typer.Option(
     True, "--private-tmp/--shared-tmp", help="Give each life a TMPDIR of its own, removed after it."
 )
+OWN_CGROUP = typer.Option(
+    True,
+    "--own-cgroup/--shared-cgroup",
+    help="Give each life a control group of its own, where the system allows it (cgroup v2).",
+)
 HOLD = typer.Option(False, "--hold", help="When no further start is allowed: stay (not ready) instead of ending.")
 WEBHOOK = typer.Option([], "--webhook", help="POST suspicions, deaths and HELD to this address; repeatable.")
 TERMINATION_MESSAGE = typer.Option(
@@ -71,6 +76,7 @@ def guard(
     resume_stopped: bool = RESUME_STOPPED,
     own_timeouts: bool = OWN_TIMEOUTS,
     private_tmp: bool = PRIVATE_TMP,
+    own_cgroup: bool = OWN_CGROUP,
     hold: bool = HOLD,
     webhook: list[str] = WEBHOOK,
     termination_message: Path = TERMINATION_MESSAGE,
@@ -106,6 +112,7 @@ def guard(
         apply_remedies=apply_remedies,
         own_timeouts=own_timeouts,
         private_tmp=private_tmp,
+        own_cgroup=own_cgroup,
         hold=hold,
         detector=detector,
         backoff_scale=backoff_scale,

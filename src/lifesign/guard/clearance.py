@@ -47,6 +47,8 @@ def clear(
     result = Clearance()
     result.in_the_way += [f"{member.name} (pid {member.id.pid}) can't be ended" for member in life.running()]
     result.removed += remove_shm(life.shm)
+    if life.group is not None and life.group.remove():
+        result.removed.append(str(life.group.path))
     if private_tmp is not None and private_tmp.is_dir():
         shutil.rmtree(private_tmp, ignore_errors=True)
         result.removed.append(str(private_tmp))

@@ -1,8 +1,8 @@
 """One life of the engine: which processes belong to it, what they are, how each one ended, what they hold.
 
-A process belongs to a life when its parent does, when it sits in the life's session, when it was orphaned to us (guard
-is a child subreaper), or when its environment carries the life's marker. The last one also finds the processes of a
-guard that was killed. Scans look only at pids that are new since the last one; a full look follows now and then,
+A process belongs to a life when it is in the life's control group (where one could be made), when its parent belongs,
+when it sits in the life's session, when it was orphaned to us (guard is a child subreaper), or when its environment
+carries the life's marker. Group and marker also find the processes of a guard that was killed. Scans look only at pids that are new since the last one; a full look follows now and then,
 because pids are reused.
 """
 
@@ -18,6 +18,7 @@ from typing import Any
 
 from lifesign.guard import procs
 from lifesign.guard.exits import ExitWatch
+from lifesign.guard.lifegroup import LifeGroup, recorded_group
 from lifesign.guard.procs import ProcId
 
 FULL_SCAN_S = 30.0
@@ -69,6 +70,8 @@ class Life:
     shm: set[str] = field(default_factory=set)
     changed: bool = True
     details: dict[str, Any] = field(default_factory=dict)
+    group: LifeGroup | None = None
+    _in_group: set[int] = field(default_factory=set)
     _known: set[int] = field(default_factory=set)
     _full_at_s: float = 0.0
     _shm_listing: frozenset[str] = frozenset()
@@ -88,6 +91,7 @@ class Life:
             self._full_at_s = now_s + FULL_SCAN_S
         fresh = [pid for pid in pids if pid not in self._known]
         self._known = set(pids)
+        self._in_group = self.group.pids() if self.group is not None and fresh else set()
         self._forget_helpers()
         joined: list[Member] = []
         while len(self.members) < MAX_MEMBERS:
@@ -111,7 +115,8 @@ class Life:
             return None
         parents = {member.id.pid for member in self.members.values() if member.ended_s is None}
         belongs = (
-            stat.ppid in parents
+            pid in self._in_group
+            or stat.ppid in parents
             or stat.session == self.top.pid
             or procs.marker_of(pid) == self.id
             or (stat.ppid == os.getpid() and stat.session != os.getsid(0) and not procs.read_environ(pid))
@@ -197,6 +202,7 @@ class Life:
         return {
             "schema": "lifesign.life/1",
             **self.details,
+            "cgroup": str(self.group.path) if self.group is not None else None,
             "id": self.id,
             "number": self.number,
             "boot_id": procs.boot_id(),
@@ -220,7 +226,7 @@ def mapped_shm(pid: int) -> set[str]:
 
 
 def orphans_of(life_id: str, record: dict[str, Any]) -> list[tuple[ProcId, str, str]]:
-    """(process, role, name) of everything that still runs of a recorded life: by record, by marker, by session.
+    """(process, role, name) of everything that still runs of a recorded life: by record, by group, by marker, by session.
 
     A title overwrites the environment that /proc shows, marker included; such a process is known by its session. The
     number of a session is not given away while it has members, unless its leader is another process by now. Numbers from
@@ -239,6 +245,8 @@ def orphans_of(life_id: str, record: dict[str, Any]) -> list[tuple[ProcId, str, 
     top = top_of(record)
     leader = procs.identify(top.pid)
     session = top.pid if same_numbers and top.pid and leader in (None, top) else 0
+    group = recorded_group(record.get("cgroup"), life_id)
+    in_group = group.pids() if group is not None else set()
     for pid in procs.all_pids():
         stat = procs.read_stat(pid)
         if stat is None or stat.id in found or stat.state in "ZX":
@@ -247,7 +255,7 @@ def orphans_of(life_id: str, record: dict[str, Any]) -> list[tuple[ProcId, str, 
         in_session = (
             session and stat.session == session and stat.start_ticks >= top.start_ticks and role in ENGINE_ROLES
         )
-        if in_session or procs.marker_of(pid) == life_id:
+        if pid in in_group or in_session or procs.marker_of(pid) == life_id:
             found[stat.id] = (role, name)
     return [(proc, role, name) for proc, (role, name) in found.items()]
 

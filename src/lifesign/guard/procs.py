@@ -98,6 +98,18 @@ def all_pids() -> list[int]:
     return []
 
 
+def ended_children() -> list[int]:
+    """Our children that have ended and wait for us to take their status (`waitid` names only the first of them)."""
+    try:
+        if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return []
+    except ChildProcessError:
+        return []
+    me = os.getpid()
+    stats = (stat for pid in all_pids() if (stat := read_stat(pid)) is not None)
+    return [stat.pid for stat in stats if stat.ppid == me and stat.state == "Z"]
+
+
 def pid_namespace() -> int:
     """The inode that names our pid namespace: pids mean nothing in another one. 0 when it can't be read."""
     with suppress(OSError):

@@ -25,6 +25,7 @@ from lifesign.guard.closing import Closed, close_incident, drop_captures
 from lifesign.guard.context import Context
 from lifesign.guard.evidence.kernel import KernelReport
 from lifesign.guard.life import Life, mapped_shm, orphans_of, top_of
+from lifesign.guard.lifegroup import recorded_group
 from lifesign.guard.outcome import Outcome
 from lifesign.guard.restart import Decision, Died, RestartPolicy
 from lifesign.guard.ruling import Ruling
@@ -66,6 +67,8 @@ def recover(context: Context, policy: RestartPolicy, decide: Callable[[str, Died
     settled = "stopped" if record.get("stopping") else record.get("settled")
     captures = _end_what_runs(context, life, orphans, picture=not settled)
     removed = remove_shm(life.shm)
+    if life.group is not None and life.group.remove():
+        removed.append(str(life.group.path))
     tmp = record.get("tmp")
     if isinstance(tmp, str) and Path(tmp).name == f"lifesign-{life.id}":
         shutil.rmtree(tmp, ignore_errors=True)
@@ -193,6 +196,7 @@ def _life_of(record: dict[str, Any], context: Context) -> Life:
             elif isinstance(name, str) and name in signal.Signals.__members__:
                 member.status = signal.Signals[name].value
     life.shm = {str(name) for name in names} if isinstance(names, list) else set()
+    life.group = recorded_group(record.get("cgroup"), life.id)
     return life
 
 

@@ -30,6 +30,7 @@ from lifesign.guard.evidence import memory
 from lifesign.guard.evidence.kernel import KernelTail
 from lifesign.guard.evidence.redact import redact_command
 from lifesign.guard.life import ENGINE_ROLES, Life, Member
+from lifesign.guard.lifegroup import make_group
 from lifesign.guard.outcome import Call, Outcome, Watcher
 from lifesign.guard.settings import serves_vllm
 from lifesign.guard.spawn import KeeperLink, Streams, open_streams, spawn_engine, spawn_keeper
@@ -154,6 +155,7 @@ class Session:
         top = procs.identify(self._popen.pid) or procs.ProcId(self._popen.pid, 0)
         self.life = Life(self._id, self._number, top, context.clock, context.helpers.owns)
         self.life.details = details
+        self.life.group = make_group(self._id, top.pid) if settings.own_cgroup else None
         if details["tmp"]:
             owner = {"guard": procs.identify(os.getpid()), "top": top}
             with suppress(OSError):
@@ -392,18 +394,13 @@ class Session:
                     pid, status = os.waitpid(member.id.pid, os.WNOHANG)
                     if pid:
                         self._ended(member.id, status)
-            while True:
-                try:
-                    info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-                except ChildProcessError:
-                    break
-                if info is None or not self._may_reap(info.si_pid):
-                    break
-                with suppress(ChildProcessError):
-                    pid, status = os.waitpid(info.si_pid, os.WNOHANG)
-                    for member in self.life.alive():  # an orphan that came to us a moment ago
-                        if member.id.pid == pid:
-                            self._ended(member.id, status)
+            for child in procs.ended_children():
+                if self._may_reap(child):
+                    with suppress(ChildProcessError):
+                        pid, status = os.waitpid(child, os.WNOHANG)
+                        for member in self.life.alive():  # an orphan that came to us a moment ago
+                            if member.id.pid == pid:
+                                self._ended(member.id, status)
 
     def _may_reap(self, pid: int) -> bool:
         """Members and old orphans. A child that is no helper of ours may belong to a library that waits for it itself."""

@@ -19,6 +19,7 @@ class Settings:
     grace_s: from a stop request to the end of everything. http: (host, port), or None for no interface.
     own_timeouts: raise vLLM's RPC limit, because guard's detector judges sooner and better.
     private_tmp: each life gets its own TMPDIR, so that what it leaves behind can be told from other engines' files.
+    own_cgroup: each life gets its own control group, where the system allows it, so that none of its processes is missed.
     hold: on HELD, stay (without an engine, `/readyz` 503) instead of ending.
     """
 
@@ -31,6 +32,7 @@ class Settings:
     apply_remedies: bool = False
     own_timeouts: bool = True
     private_tmp: bool = True
+    own_cgroup: bool = True
     hold: bool = False
     detector: bool = True
     backoff_scale: float = 1.0

@@ -399,15 +399,10 @@ class Guard:
 def _reap_strangers(helpers: Helpers) -> None:
     """As PID 1, take the status of orphans that come to us between two lives."""
     with helpers.lock:
-        while True:
-            try:
-                info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            except ChildProcessError:
-                return
-            if info is None or helpers.owns(info.si_pid):
-                return
-            with suppress(ChildProcessError):
-                os.waitpid(info.si_pid, os.WNOHANG)
+        for child in procs.ended_children():
+            if not helpers.owns(child):
+                with suppress(ChildProcessError):
+                    os.waitpid(child, os.WNOHANG)
 
 
 def _named(error: Exception) -> str:

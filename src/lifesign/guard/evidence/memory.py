@@ -32,7 +32,10 @@ def memory_folder(pid: int, root: Path = Path("/sys/fs/cgroup")) -> Path | None:
         base = root / "memory" if "memory" in controllers.split(",") else root if not controllers else None
         if base is None:
             continue
-        for folder in (base / path.lstrip("/"), base):  # inside a container the path may not be mounted
+        own = base / path.lstrip("/")
+        # A group without the memory controller counts in the nearest one above that has it (an engine's own group has
+        # none); inside a container the path may not be mounted.
+        for folder in (own, *(above for above in own.parents if above == base or base in above.parents)):
             if any((folder / name).exists() for name in (*_EVENT_FILES, *_V1_FILES)):
                 return folder
     return None
