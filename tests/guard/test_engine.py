@@ -49,7 +49,7 @@ class Engine:
         return [vllm, "serve", model or self.model, "--port", str(port or self.port), *SMALL, *more]
 
     def ask(self, tokens: int = 4, timeout_s: float = 60.0) -> bool:
-        body = {"model": self.model, "prompt": "hi", "max_tokens": tokens, "ignore_eos": True, "temperature": 0}
+        body = {"model": self.model, "prompt": "hi there", "max_tokens": tokens, "ignore_eos": True, "temperature": 0}
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}/v1/completions",
             json.dumps(body).encode(),

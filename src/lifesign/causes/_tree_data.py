@@ -45,8 +45,8 @@ def q(
 # fmt: off
 SILENT: tuple[Question, ...] = (
     q(
-        "illegal-instruction", "unsupported-hw", "Does the shell or the kernel say 'Illegal instruction'?", "shell 或内核说 Illegal instruction 吗？",
-        "Illegal instruction", test=native_isa,
+        "illegal-instruction", "unsupported-hw", "Does the shell or the kernel say 'Illegal instruction', or did a worker exit with -4?", "shell 或内核说 Illegal instruction，或者 worker 以 -4 退出吗？",
+        "Illegal instruction", "exit code: -4)", test=any_of(native_isa, words("exit code: -4)", "': -4")),
     ),
     q(
         "kernel-kill", "host-oom", "Did the kernel or the runtime kill it for host memory?", "内核或运行时因主机内存把它杀了吗？",

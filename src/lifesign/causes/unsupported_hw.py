@@ -11,7 +11,8 @@ import re
 from lifesign.causes import _advice as advice
 from lifesign.causes import _reading as reading
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
-from lifesign.facts.model import Life
+from lifesign.facts.model import Life, Phase
+from lifesign.remedies import versions
 from lifesign.remedies.library import collect, graphs, host, loading
 from lifesign.text import T
 
@@ -227,10 +228,10 @@ SUBTYPES = {
         (advice.NO_OFFLOAD, host.USE_LINUX),
     ),
     "cpu-isa": Subtype(
-        T("The CPU lacks an instruction that this build uses", "CPU 缺少该构建使用的指令"),
+        T("The CPU refused an instruction that this build uses", "CPU 拒绝执行该构建使用的指令"),
         T(
-            "The process was stopped by SIGILL (exit status 132, or -4): compiled code used an instruction set that this CPU, or its virtual model, doesn't have.",
-            "进程因 SIGILL 终止（退出码 132 或 -4）：编译代码用到了这颗 CPU（或虚拟机 CPU 型号）没有的指令集。",
+            "The process was stopped by SIGILL (exit status 132, or -4): compiled code used an instruction that this CPU, or its virtual model, doesn't have, or that the process may not use.",
+            "进程因 SIGILL 终止（退出码 132 或 -4）：编译代码用到了这颗 CPU（或虚拟机 CPU 型号）没有的、或该进程无权使用的指令。",
         ),
         (host.CPU_ISA,),
         ("intel/ipex-llm#12922",),
@@ -239,6 +240,13 @@ SUBTYPES = {
 
 _SMEM = re.compile(r"Required: ?(\d{1,9}),? Hardware limit: ?(\d{1,9})")
 _OPERATOR = re.compile(r"(?:bin of op|binary for op|operator name is) (\w{1,80})")
+
+
+def _amx_unasked(finding: Finding, life: Life) -> bool:
+    """Whether attention may have used AMX tiles that nobody had asked the kernel for: the CPU back end, bfloat16, at work."""
+    dtype = str(life.config.get("dtype", "bfloat16"))
+    early = versions.at_least(life.version, "0.30.0") is False
+    return life.platform == "cpu" and finding.event.phase is Phase.SERVING and "bfloat16" in dtype and not early
 
 
 def refine(finding: Finding, life: Life) -> Finding | None:
@@ -279,6 +287,14 @@ def refine(finding: Finding, life: Life) -> Finding | None:
             remedies.insert(0, graphs.OTHER_ATTENTION_BACKEND)
     if finding.subtype == "triton-smem" and finding.event.exc is not None and finding.event.exc.passes("attention"):
         remedies[0] = advice.NOT_TRITON_ATTENTION
+    if finding.subtype == "cpu-isa" and _amx_unasked(finding, life):
+        remedies = [host.FLOAT32_ON_CPU, host.LONGER_FIRST_REQUEST, *remedies]
+        notes.append(
+            T(
+                "The engine had started: on a CPU with AMX, vLLM 0.30 and newer die this way when their first request has fewer than five tokens.",
+                "引擎已经启动完成：在带 AMX 的 CPU 上，vLLM 0.30 及更新版本的第一个请求少于 5 个 token 时会这样死掉。",
+            )
+        )
     finding.remedies = tuple(remedies)
     return reading.explain(finding, SUBTYPES[finding.subtype].why, *notes) if notes else finding
 

@@ -138,7 +138,7 @@ class Client:
     def _body(self, stream: bool) -> dict[str, object]:
         return {
             "model": self.model,
-            "prompt": "hello",
+            "prompt": "hello you",
             "max_tokens": TOKENS,
             "temperature": 0.0,
             "ignore_eos": True,

@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from lifesign.errors import UsageError
-from lifesign.guard.probes.metrics import Endpoint, fetch, parse_url
+from lifesign.guard.probes.metrics import CANARY_PROMPT, Endpoint, fetch, parse_url
 
 TIMEOUT_S = 1.5
 MAX_BYTES = 4 << 20
@@ -66,7 +66,7 @@ class EnginePages:
             self._model = self._first_model()
             if self._model is None:
                 return False, None
-        body = json.dumps({"model": self._model, "prompt": "a", "max_tokens": 1, "temperature": 0})
+        body = json.dumps({"model": self._model, "prompt": CANARY_PROMPT, "max_tokens": 1, "temperature": 0})
         headers = {"Content-Type": "application/json", **self._headers()}
         connection = self._connect(timeout_s)
         try:

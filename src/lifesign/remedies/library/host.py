@@ -285,10 +285,35 @@ CPU_ISA = Remedy(
     kind="check",
     title=T("check the CPU's instruction set", "检查 CPU 指令集"),
     why=T(
-        "Illegal instruction (SIGILL): the build uses AVX-512 or AMX, which this CPU (or the virtual machine's CPU model) lacks; build from source for it or use VM type host-passthrough.",
-        "非法指令（SIGILL）：该构建用到 AVX-512/AMX，而这颗 CPU（或虚拟机的 CPU 型号）没有；请在本机源码编译，或让虚拟机用 host-passthrough。",
+        "Illegal instruction (SIGILL): if AVX-512 or AMX is missing from the list, this CPU (or the virtual machine's CPU model) lacks what the build uses; build from source for it or use VM type host-passthrough.",
+        "非法指令（SIGILL）：如果列表里没有 AVX-512/AMX，就是这颗 CPU（或虚拟机的 CPU 型号）没有该构建用到的指令；请在本机源码编译，或让虚拟机用 host-passthrough。",
     ),
     command="lscpu | grep -oE 'avx512[a-z_0-9]*|avx2|amx[a-z_0-9]*' | sort -u",
+)
+
+FLOAT32_ON_CPU = Remedy(
+    slug="float32-on-cpu",
+    kind="flag",
+    title=T("keep attention off the AMX tiles", "让注意力计算不用 AMX 指令"),
+    why=T(
+        "vLLM's CPU attention takes AMX for bfloat16 only. From 0.30 on it may run before anything has asked the kernel for the tiles, and Linux answers with SIGILL.",
+        "vLLM 的 CPU 注意力只在 bfloat16 时用 AMX。0.30 起，它可能在进程向内核申请 AMX 之前就执行，Linux 于是发出 SIGILL。",
+    ),
+    forms=(Form("--dtype", "float32"),),
+    cost=T("twice the memory for weights and KV cache, slower", "权重和 KV cache 占用翻倍，变慢"),
+    source="measured: vLLM 0.30.0 and 0.32.0 on a CPU with AMX; 0.27.1 is not affected",
+)
+
+LONGER_FIRST_REQUEST = Remedy(
+    slug="longer-first-request",
+    kind="check",
+    title=T("or send a sentence as the first request", "或让第一个请求是一整句话"),
+    why=T(
+        "A first batch of five tokens or more goes through a kernel that asks for the tiles; after it short requests work too.",
+        "第一批达到 5 个 token 时会经过一个申请 AMX 的内核；之后短请求也能正常处理。",
+    ),
+    command='vllm complete --url http://localhost:8000/v1 --quick "one two three four five six seven eight"',
+    source="measured: vLLM 0.30.0 and 0.32.0 on a CPU with AMX",
 )
 
 VISIBLE_DEVICES = Remedy(
