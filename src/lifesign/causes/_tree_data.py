@@ -158,7 +158,7 @@ QUESTIONS: tuple[Question, ...] = (
     q(
         "illegal-access", "illegal-memory-access", "Did a GPU kernel fault?", "GPU 内核出错了吗？",
         "an illegal memory access was encountered", "misaligned address", "illegal instruction was encountered", "CUDA_ERROR_ILLEGAL_ADDRESS", "Memory access fault by GPU",
-        "DEVICE_LOST", "unspecified launch failure", "aicore exception", "507015", "hipErrorIllegalAddress",
+        "DEVICE_LOST", "unspecified launch failure", "aicore exception", "507015", "sdma copy error", "hipErrorIllegalAddress",
         card="ima-serving",
     ),
     q(

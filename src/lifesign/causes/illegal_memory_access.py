@@ -159,6 +159,13 @@ SIGNATURES = (
         regex=reading.ascend_code("507015", "507018", "507035"),
         when=reading.is_loud,
     ),
+    Signature(
+        "npu-copy",
+        any=("sdma copy error", "Memory async copy failed", "there is a sdma error"),
+        none=("507014", "aicore exception"),
+        when=reading.is_loud,
+        certainty="supported",
+    ),
     # CUDA, by what the text names.
     Signature(
         "misaligned",
@@ -345,6 +352,15 @@ SUBTYPES = {
         ),
         (advice.ASCEND_BLOCKING, collect.COLLECT_ASCEND_PLOG, graphs.EAGER, collect.UPGRADE_VLLM),
     ),
+    "npu-copy": Subtype(
+        T("A memory copy on the NPU failed", "NPU 上的内存拷贝失败"),
+        T(
+            "The copy engine (SDMA) of the NPU stopped: a wrong address, an overflow in a kernel before it, or another rank's process that was gone already. The plog of each rank tells which; EH9999 around it is generic.",
+            "NPU 的拷贝引擎（SDMA）出错：拷贝地址不对、之前的算子溢出，或者另一个 rank 的进程已经不在了。看各 rank 的 plog 才能区分；外面的 EH9999 只是通用码。",
+        ),
+        (advice.ASCEND_BLOCKING, collect.COLLECT_ASCEND_PLOG, graphs.EAGER, collect.UPGRADE_VLLM),
+        ("vllm-ascend#3017",),
+    ),
 }
 
 
@@ -364,7 +380,7 @@ def refine(finding: Finding, life: Life) -> Finding | None:
                     "多卡时 oneCCL 也有嫌疑：请用单卡验证。",
                 )
             )
-    elif finding.subtype not in ("rocm-fault", "npu-aicore"):
+    elif finding.subtype not in ("rocm-fault", "npu-aicore", "npu-copy"):
         _kernel_log(finding, life)
         note = _scenario(finding, life, remedies)
         if note is not None:
