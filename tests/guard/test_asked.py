@@ -154,7 +154,8 @@ def test_a_death_is_announced_although_guard_is_asked_to_stop_meanwhile(tmp_path
 
 def test_a_closed_terminal_stops_the_engine(tmp_path: Path) -> None:
     """And by SIGTERM: SIGHUP would cut the requests off that the server drains."""
-    with guard(tmp_path) as run:
+    # The tests themselves may run under nohup, and guard respects what it inherits.
+    with guard(tmp_path, patch="import signal\nsignal.signal(signal.SIGHUP, signal.SIG_DFL)") as run:
         run.serving()
         run.stop(signal.SIGHUP)
         assert run.wait() == 0
