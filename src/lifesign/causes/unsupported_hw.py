@@ -291,8 +291,8 @@ def refine(finding: Finding, life: Life) -> Finding | None:
         remedies = [host.FLOAT32_ON_CPU, host.LONGER_FIRST_REQUEST, *remedies]
         notes.append(
             T(
-                "The engine had started: on a CPU with AMX, vLLM 0.30 and newer die this way when their first request has fewer than five tokens.",
-                "引擎已经启动完成：在带 AMX 的 CPU 上，vLLM 0.30 及更新版本的第一个请求少于 5 个 token 时会这样死掉。",
+                "The engine had started: on a CPU with AMX, vLLM 0.30.0 and 0.32.0 were seen to die this way when their first request had fewer than five tokens.",
+                "引擎已经启动完成：实测在带 AMX 的 CPU 上，vLLM 0.30.0 和 0.32.0 的第一个请求少于 5 个 token 时会这样死掉。",
             )
         )
     finding.remedies = tuple(remedies)

@@ -30,7 +30,7 @@ WANTED: dict[str, tuple[str, ...]] = {
     "kv_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
 }
 CANARY_PROMPT = "1 2 3 4 5 6 7 8"
-"""Not shorter: a first request of fewer than five tokens kills vLLM 0.30 to 0.32 on CPUs with AMX (see unsupported-hw/cpu-isa)."""
+"""Not shorter: a first request of fewer than five tokens killed vLLM 0.30.0 and 0.32.0 on a CPU with AMX (see unsupported-hw/cpu-isa)."""
 MOVING = ("generated", "prompted", "iterations", "kv_usage")
 
 

@@ -296,8 +296,8 @@ FLOAT32_ON_CPU = Remedy(
     kind="flag",
     title=T("keep attention off the AMX tiles", "让注意力计算不用 AMX 指令"),
     why=T(
-        "vLLM's CPU attention takes AMX for bfloat16 only. From 0.30 on it may run before anything has asked the kernel for the tiles, and Linux answers with SIGILL.",
-        "vLLM 的 CPU 注意力只在 bfloat16 时用 AMX。0.30 起，它可能在进程向内核申请 AMX 之前就执行，Linux 于是发出 SIGILL。",
+        "vLLM's CPU attention takes AMX for bfloat16 only. In 0.30.0 and 0.32.0 it was seen to run before anything had asked the kernel for the tiles; Linux answers with SIGILL.",
+        "vLLM 的 CPU 注意力只在 bfloat16 时用 AMX。实测 0.30.0 和 0.32.0 会在进程向内核申请 AMX 之前就执行，Linux 于是发出 SIGILL。",
     ),
     forms=(Form("--dtype", "float32"),),
     cost=T("twice the memory for weights and KV cache, slower", "权重和 KV cache 占用翻倍，变慢"),
@@ -309,8 +309,8 @@ LONGER_FIRST_REQUEST = Remedy(
     kind="check",
     title=T("or send a sentence as the first request", "或让第一个请求是一整句话"),
     why=T(
-        "A first batch of five tokens or more goes through a kernel that asks for the tiles; after it short requests work too.",
-        "第一批达到 5 个 token 时会经过一个申请 AMX 的内核；之后短请求也能正常处理。",
+        "With five tokens or more in its first request the same engine lived: the tiles had been asked for by then.",
+        "实测第一个请求有 5 个或更多 token 时，同一个引擎不会死：那时 AMX 已经申请过了。",
     ),
     command='vllm complete --url http://localhost:8000/v1 --quick "one two three four five six seven eight"',
     source="measured: vLLM 0.30.0 and 0.32.0 on a CPU with AMX",
