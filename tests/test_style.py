@@ -74,3 +74,53 @@ def test_no_forbidden_knob_is_recommended() -> None:
         assert not wrong.search(path.read_text(encoding="utf-8")), path
     for path in (SRC / "remedies" / "library").glob("*.py"):
         assert not wrong.search(path.read_text(encoding="utf-8")), path
+
+
+LOCKING = {"set", "acquire", "notify", "notify_all"}
+
+
+def locks_in_handlers(source: str) -> set[str]:
+    """Calls that take a lock, in functions that are signal handlers or are called by one in the same file.
+
+    A handler runs between two instructions of the main thread; when that one is inside `Event.wait`, it holds the lock
+    that `Event.set` asks for, and both wait for good. A plain value or a `SimpleQueue`, whose `put` may be interrupted
+    by another `put`, does the same without.
+    """
+    tree = ast.parse(source)
+    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    todo: list[ast.AST] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "signal.signal" and len(node.args) == 2:
+            todo.append(node.args[1])
+    found: set[str] = set()
+    seen: set[str] = set()
+    while todo:
+        part = todo.pop()
+        for node in ast.walk(part):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LOCKING:
+                found.add(ast.unparse(node))
+            name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+            if name in functions and name not in seen:
+                seen.add(name)
+                todo.append(functions[name])
+    return found
+
+
+def test_no_signal_handler_waits_for_a_lock() -> None:
+    for path in tracked():
+        if path.suffix == ".py" and path.exists():
+            assert not locks_in_handlers(path.read_text(encoding="utf-8")), path
+
+
+@pytest.mark.parametrize(
+    ("handler", "bad"),
+    [
+        ("lambda *_: stop.set()", {"stop.set()"}),
+        ("on_term", {"self.lock.acquire()"}),
+        ("lambda *_: asked.append(1)", set()),
+        ("signal.SIG_IGN", set()),
+    ],
+)
+def test_the_lock_check_can_fail(handler: str, bad: set[str]) -> None:
+    code = f"def on_term(*_):\n    note()\ndef note():\n    self.lock.acquire()\nsignal.signal(2, {handler})\nother.set()\n"
+    assert locks_in_handlers(code) == bad

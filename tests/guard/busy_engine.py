@@ -112,8 +112,9 @@ def main() -> int:
     parser.add_argument("--control", type=Path, required=True)
     args = parser.parse_args()
     counters = mmap.mmap(-1, 4096)
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    # Not an Event: its `set` in a signal handler can wait for the lock that the interrupted `wait` holds.
+    asked: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     child = os.fork()
     if child == 0:
         core(counters, args.control)
@@ -150,7 +151,8 @@ def main() -> int:
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print("INFO:     Application startup complete.", flush=True)
-    while not stop.wait(0.1):
+    while not asked:
+        time.sleep(0.1)
         if os.waitpid(child, os.WNOHANG)[0]:
             return 0
     os.kill(child, signal.SIGKILL)

@@ -103,11 +103,12 @@ def serve(args: argparse.Namespace) -> int:
             "OSError: Can't load the configuration of '/srv/none'. If you were trying to load it from 'https://huggingface.co/models', make sure you don't have a local directory with the same name."
         )
         return 1
-    stop = threading.Event()
+    # Not an Event: its `set` in a signal handler can wait for the lock that the interrupted `wait` holds.
+    asked: list[int] = []
 
     def on_term(number: int, frame: object) -> None:
         if not args.ignore_term:
-            stop.set()
+            asked.append(number)
 
     signal.signal(signal.SIGTERM, on_term)
     signal.signal(signal.SIGINT, on_term)
@@ -124,7 +125,7 @@ def serve(args: argparse.Namespace) -> int:
     for start in range(0, args.noise, 1000):
         say("\n".join(f"INFO line {index}" for index in range(start, min(start + 1000, args.noise))))
     started = time.monotonic()
-    while not stop.is_set():
+    while not asked:
         pid = 0 if args.stay else os.waitpid(child, os.WNOHANG)[0]
         if pid:
             say(
@@ -134,7 +135,7 @@ def serve(args: argparse.Namespace) -> int:
             return 0
         if args.die == "api-exit" and time.monotonic() - started > args.after:
             return args.exit_code
-        stop.wait(0.05)
+        time.sleep(0.05)
     os.kill(child, signal.SIGKILL)
     say("INFO:     Application shutdown complete.")
     return 0

@@ -46,7 +46,9 @@ class Server:
         self.release = release_of(settings)
         self.log = Log(self.release, "api")
         self.errored = False
-        self.stopping = threading.Event()
+        self.stopping = False
+        # Not an Event: its `set` in a signal handler can wait for the lock that the interrupted `wait` holds.
+        self.stops: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.lock = threading.Lock()
         self.open: dict[str, queue.Queue[Json | None]] = {}
         self.count = 0
@@ -77,7 +79,7 @@ class Server:
         self._say_ready()
         threading.Thread(target=self._read_outputs, daemon=True).start()
         threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        self.stopping.wait()
+        self.stops.get()
         self._shut_down(listening)
         return 0
 
@@ -115,10 +117,14 @@ class Server:
 
     def _on_stop(self, number: int, _frame: object) -> None:
         self.stop_signal = number
-        self.stopping.set()
+        self._stop()
         if self.http is None:
             self.core.terminate()
             sys.exit(1 if number == signal.SIGINT else -number)
+
+    def _stop(self) -> None:
+        self.stopping = True
+        self.stops.put(None)
 
     def submit(self, body: dict[str, Any]) -> tuple[str, queue.Queue[Json | None]]:
         """Hand a request to EngineCore; its outputs arrive in the queue, None when the engine is dead."""
@@ -153,7 +159,7 @@ class Server:
                 waiting = self.open.get(str(message["id"]))
             if waiting is not None:
                 waiting.put(message)
-        if self.stopping.is_set():
+        if self.stopping:
             return
         self._engine_died(told)
 
@@ -170,7 +176,7 @@ class Server:
         for outputs in waiting:
             outputs.put(None)
         time.sleep(0.3)
-        self.stopping.set()
+        self._stop()
 
     def _say_core_gone(self) -> None:
         try:
