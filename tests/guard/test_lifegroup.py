@@ -121,6 +121,29 @@ def test_groups_that_the_engine_made_in_it_count_and_go() -> None:
     assert recorded_group(str(group.path), "nested") is None
 
 
+@needs_groups
+def test_empty_groups_of_lives_that_nobody_came_back_for_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    with sleeper() as lives, sleeper() as other, sleeper() as third:
+        running, inner = make_group("sweep-runs", lives), None
+        assert running is not None
+        inner = running.path / "inner"
+        inner.mkdir()
+        left = running.path.with_name("lifesign-sweep-left")
+        strange = running.path.with_name("lifesigns-of-somebody")
+        for folder in (left, strange):
+            folder.mkdir()
+        young = make_group("sweep-second", other)
+        assert left.exists(), "young: its guard may be about to use it"
+        monkeypatch.setattr(lifegroup, "EMPTY_AGE_S", -60.0)
+        old = make_group("sweep-third", third)
+        there = (left.exists(), strange.exists(), running.path.exists(), inner.exists())
+        strange.rmdir()
+    for group in (running, young, old):
+        assert group is not None
+        wait_until(group.remove, "an empty group")
+    assert there == (False, True, True, True)
+
+
 def test_where_the_system_refuses(tmp_path: Path) -> None:
     own = Path("/proc/self/cgroup").read_text().rpartition("0::")[2].strip().lstrip("/")
     home = tmp_path / own

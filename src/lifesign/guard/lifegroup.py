@@ -11,6 +11,7 @@ The group is looked for again by the next guard: its name carries the life's id,
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from lifesign.text import is_whole
 PREFIX = "lifesign-"
 MAX_PIDS = 4096
 MAX_GROUPS = 256
+EMPTY_AGE_S = 60.0
 
 
 class LifeGroup:
@@ -70,6 +72,7 @@ def make_group(life_id: str, pid: int, root: Path | None = None) -> LifeGroup | 
     home = _own_group(root)
     if home is None:
         return None
+    _forget_empty(home)
     path = home / f"{PREFIX}{life_id}"
     try:
         path.mkdir()
@@ -91,6 +94,16 @@ def recorded_group(path: object, life_id: str) -> LifeGroup | None:
         if os.path.isabs(path) and (folder / "cgroup.procs").is_file() and _is_cgroup(folder):
             return LifeGroup(folder)
     return None
+
+
+def _forget_empty(home: Path) -> None:
+    """Remove the groups of lives whose guard was killed and never came again, if nothing runs in them."""
+    with suppress(OSError):
+        for path in home.glob(f"{PREFIX}*"):
+            with suppress(OSError):  # a young one may be another guard's, which is about to put its engine there
+                group = LifeGroup(path)
+                if time.time() - path.stat().st_mtime > EMPTY_AGE_S and not group.pids():
+                    group.remove()
 
 
 def _own_group(root: Path | None) -> Path | None:
