@@ -263,6 +263,24 @@ def test_versions_are_judged(change: dict[str, object], level: str, word: str) -
     assert word in found[0].what.en
 
 
+@pytest.mark.parametrize(
+    ("version", "flags", "dtype", "warned"),
+    [
+        ("0.32.0+cpu", ["avx2", "amx_tile"], None, True),
+        ("0.30.0+cpu", ["amx_tile"], "bfloat16", True),
+        ("0.27.1+cpu", ["amx_tile"], None, False),
+        ("0.32.0+cpu", ["avx512f"], None, False),
+        ("0.32.0+cpu", ["amx_tile"], "float32", False),
+        ("0.32.0", ["amx_tile"], None, False),
+        (None, ["amx_tile"], None, False),
+    ],
+)
+def test_amx_with_the_cpu_build(version: str | None, flags: list[str], dtype: str | None, warned: bool) -> None:
+    found = list(software.judge_tiles({"packages": {"vllm": version}}, flags, dtype))
+    assert [one.level for one in found] == ["warn"] * warned
+    assert all("--dtype float32" in one.fix.en and "--dtype float32" in one.fix.zh for one in found)
+
+
 def test_a_command_that_is_none() -> None:
     (finding,) = software.check_versions(Plan(command=("/no/such/vllm", "serve")))
     assert finding.level == "stop"

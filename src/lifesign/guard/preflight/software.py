@@ -6,11 +6,13 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from lifesign.guard.evidence.versions import interpreter_of
 from lifesign.guard.preflight.model import Finding, Plan, ok
-from lifesign.guard.settings import option_of
+from lifesign.guard.settings import option_of, setting_of
 from lifesign.text import T, is_whole
 
 TIMEOUT_S = 20.0
@@ -85,6 +87,9 @@ def check_versions(plan: Plan) -> Iterator[Finding]:
         )  # fmt: skip
         return
     yield from judge_versions(found, python)
+    with suppress(OSError):
+        flags = Path("/proc/cpuinfo").read_text(errors="replace").partition("\nflags")[2].partition("\n")[0].split()
+        yield from judge_tiles(found, flags, setting_of(plan.command, "--dtype"))
     yield from _driver(plan, found.get("cuda"))
 
 
@@ -124,6 +129,19 @@ def judge_versions(found: dict[str, Any], python: str) -> Iterator[Finding]:
             f"vLLM {vllm}, torch {packages.get('torch')}, Python {found.get('python')}",
             f"vLLM {vllm}、torch {packages.get('torch')}、Python {found.get('python')}",
         )
+
+
+def judge_tiles(found: dict[str, Any], cpu_flags: list[str], dtype: str | None) -> Iterator[Finding]:
+    """The CPU build on a CPU with AMX: measured on vLLM 0.30.0 and 0.32.0 (0.27.1 lives); `FLOAT32_ON_CPU` has the rest."""
+    version = str(found.get("packages", {}).get("vllm") or "")
+    release = [int(part) for part in re.findall(r"\d{1,4}", version.partition("+")[0])[:2]]
+    if "+cpu" not in version or release < [0, 30] or "amx_tile" not in cpu_flags or dtype in ("float32", "float"):
+        return
+    yield Finding(
+        "warn", "CPU",
+        T(f"AMX with vLLM {version}: a first request of 2 to 4 tokens was seen to kill the engine (SIGILL) in 0.30.0 and 0.32.0", f"AMX 搭配 vLLM {version}：实测 0.30.0 和 0.32.0 的第一个请求若只有 2 到 4 个 token，引擎会被 SIGILL 杀死"),
+        T("send a whole sentence first, or use --dtype float32 (twice the memory, slower)", "第一个请求先发一整句话，或加 --dtype float32（占用翻倍，变慢）"),
+    )  # fmt: skip
 
 
 def _driver(plan: Plan, cuda: object) -> Iterator[Finding]:
