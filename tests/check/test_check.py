@@ -310,6 +310,33 @@ def test_the_command_fills_the_plan() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "model"),
+    [
+        ("--port 81 org/m", "org/m"),
+        ("--enable-prefix-caching org/m --port 81", "org/m"),
+        ("--no-enable-prefix-caching --port=81 org/m", "org/m"),
+        ("--served-model-name a b --port 81 org/m", "org/m"),
+        ("--enforce_eager -tp 2 org/m", "org/m"),
+        ("--port 81", None),
+        ("--served-model-name a b", None),
+        ("--no-such-option org/m", None),
+        ("--model org/m --port 81", "org/m"),
+    ],
+)
+def test_the_model_may_stand_behind_options(words: str, model: str | None) -> None:
+    assert from_command(Plan(command=("vllm", "serve", *words.split()))).model == model
+
+
+def test_a_configuration_file_fills_the_plan(tmp_path: Path) -> None:
+    file = tmp_path / "engine.yaml"
+    file.write_text("model: org/m\nport: 83\ntensor_parallel_size: 2\n")
+    filled = from_command(Plan(command=("vllm", "serve", "--config", str(file))))
+    assert (filled.model, filled.port, filled.ranks) == ("org/m", 83, 2)
+    filled = from_command(Plan(command=("vllm", "serve", "org/n", "--config", str(file), "--port", "84")))
+    assert (filled.model, filled.port, filled.ranks) == ("org/n", 84, 2)
+
+
 def test_one_broken_check_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(plan: Plan) -> Iterator[Finding]:
         raise RuntimeError("boom")

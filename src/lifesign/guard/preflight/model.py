@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lifesign.guard.helpers import Helpers
-from lifesign.guard.settings import option_of
+from lifesign.guard.settings import setting_of
+from lifesign.remedies.catalog import load
+from lifesign.remedies.overlay import ONE_AT_A_TIME
 from lifesign.text import Lang, T, is_whole
 
 Level = Literal["ok", "note", "warn", "stop"]
@@ -69,24 +71,43 @@ class Plan:
 
 
 def from_command(plan: Plan) -> Plan:
-    """Fill in what the command line says (model, port, ranks) where it wasn't given."""
+    """Fill in what the command line and its `--config` file say (model, port, ranks) where it wasn't given."""
     words = list(plan.command)
     if plan.model is None:
-        plan.model = option_of(words, "--model")
-        if plan.model is None and "serve" in words:
-            following = words[words.index("serve") + 1 :]
-            plan.model = following[0] if following and not following[0].startswith("-") else None
+        served = _model_word(words[words.index("serve") + 1 :]) if "serve" in words else None
+        plan.model = served or setting_of(words, "--model")
     if plan.port is None:
-        text = option_of(words, "--port")
+        text = setting_of(words, "--port")
         plan.port = int(text) if text and is_whole(text) else (8000 if words else None)
     if plan.ranks == 1 and words:
         plan.ranks = _number(words, "--tensor-parallel-size", "-tp") * _number(words, "--pipeline-parallel-size", "-pp")
     return plan
 
 
+def _model_word(words: list[str]) -> str | None:
+    """The first word that is neither an option nor an option's value: the model may stand anywhere behind `serve`."""
+    catalog = load()
+    index = 0
+    while index < len(words):
+        word = words[index]
+        index += 1
+        if not word.startswith("-"):
+            return word
+        name, equals, _ = word.partition("=")
+        knob = catalog.option(name, catalog.newest)
+        several = knob is not None and knob.type.endswith(("+", "*")) and knob.name not in ONE_AT_A_TIME
+        if equals or (knob is not None and not knob.takes_value):
+            continue
+        while index < len(words) and not words[index].startswith("-"):
+            index += 1
+            if not several:
+                break
+    return None
+
+
 def _number(words: list[str], *names: str) -> int:
     for name in names:
-        text = option_of(words, name)
+        text = setting_of(words, name)
         if text and is_whole(text):
             return max(1, int(text))
     return 1
