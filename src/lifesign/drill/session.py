@@ -17,10 +17,11 @@ from pathlib import Path
 
 from lifesign.drill.model import Role
 from lifesign.errors import LifesignError
+from lifesign.guard.clearance import remove_shm
+from lifesign.guard.life import mapped_shm
 from lifesign.guard.procs import ProcId, Stat, all_pids, read_cmdline, read_environ, read_stat, role_of, signal_exactly
 
 MARK = "LIFESIGN_DRILL"
-SHM = Path("/dev/shm")
 OURS_IN_SHM = ("psm_", "sem.mp-", "torch_", "vllm")
 
 
@@ -65,7 +66,7 @@ class Session:
             self._known[stat.id] = role
             result.append((stat, role))
         for pid in found:
-            self._shm_seen |= _mapped_shm(pid)
+            self._shm_seen |= mapped_shm(pid)
         return result
 
     def _role(self, pid: int, stat: Stat) -> str:
@@ -97,7 +98,7 @@ class Session:
         temporary = self.log.parent / "tmp"
         counts = {
             "processes": len(left),
-            "shm": len([name for name in self._shm_seen if (SHM / name).exists() and name.startswith(OURS_IN_SHM)]),
+            "shm": len(self._shm_there()),
             "tmp": len(os.listdir(temporary)) if temporary.is_dir() else 0,
         }
         return {name: count for name, count in counts.items() if count}
@@ -116,24 +117,8 @@ class Session:
             time.sleep(0.05)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.top.wait(timeout=5.0)
-        self._unlink_shm()
+        remove_shm(self._shm_there())
 
-    def _unlink_shm(self) -> None:
-        """Segments that one of our processes has mapped and that no process maps any more."""
-        candidates = {name for name in self._shm_seen if name.startswith(OURS_IN_SHM) and (SHM / name).exists()}
-        if not candidates:
-            return
-        still_mapped = {name for pid in all_pids() for name in _mapped_shm(pid)}
-        for name in candidates - still_mapped:
-            with contextlib.suppress(OSError):
-                (SHM / name).unlink()
-
-
-def _mapped_shm(pid: int) -> set[str]:
-    """Names below /dev/shm that a process has mapped; empty when that can't be read."""
-    try:
-        text = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return set()
-    names = (line.split(None, 5)[5] for line in text.splitlines() if " /dev/shm/" in line)
-    return {name.removesuffix(" (deleted)").removeprefix("/dev/shm/") for name in names}
+    def _shm_there(self) -> set[str]:
+        """Segments that one of our processes has mapped, that bear an engine's names, and that are still there."""
+        return {path for path in self._shm_seen if Path(path).name.startswith(OURS_IN_SHM) and os.path.exists(path)}
