@@ -6,14 +6,13 @@ import os
 import secrets
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lifesign.drill.session import Session
-
-from ..guard.harness import wait_until
 
 MAPS = "import mmap, os, sys, time\nfile = open(sys.argv[1], 'r+b')\nkept = mmap.mmap(file.fileno(), 4096)\nfile.close()\nprint('mapped', flush=True)\ntime.sleep(60)"
 
@@ -28,7 +27,10 @@ def segment() -> Iterator[Path]:
 
 def start(tmp_path: Path, segment: Path) -> Session:
     session = Session([sys.executable, "-c", MAPS, str(segment)], dict(os.environ), tmp_path / "log", tmp_path)
-    wait_until(lambda: (tmp_path / "log").read_text(), "a mapped segment")
+    deadline = time.monotonic() + 40.0
+    while not (tmp_path / "log").read_text():
+        assert time.monotonic() < deadline, "the segment was never mapped"
+        time.sleep(0.05)
     session.processes()
     return session
 
