@@ -18,6 +18,13 @@ def test_only_the_word_is_filled() -> None:
     assert filled("vllm serve MODEL", Life()) == "vllm serve MODEL"
 
 
+def test_a_repository_is_filled_by_a_repository_only() -> None:
+    text = "hf download ORG/MODEL --local-dir ./model; hf download ORG/MODEL-FP8"
+    assert filled(text, Life(model="org/m-7b")) == "hf download org/m-7b --local-dir ./model; hf download ORG/MODEL-FP8"
+    for model in ("/models/m", "./m", "~/org/m", "m", "a/b/c", "s3://bucket/m", "org/m v2"):
+        assert filled(text, Life(model=model)) == text, model
+
+
 def test_a_sketch_of_a_start_says_that_it_is_one() -> None:
     """`vllm serve /m` alone would lose the tensor-parallel size and fail for another reason."""
     from lifesign.remedies import library

@@ -274,3 +274,25 @@ FABRIC_MANAGER = Remedy(
     command="systemctl status nvidia-fabricmanager --no-pager; nvidia-smi -q | grep -A3 -i fabric",
     source="NVIDIA Fabric Manager user guide",
 )
+SAME_ON_NODES = Remedy(
+    slug="same-on-all-nodes",
+    kind="check",
+    title=T(
+        "start all nodes with the same release, the same sizes and the right ranks",
+        "所有节点使用相同版本、相同并行数和正确的 rank",
+    ),
+    why=T(
+        "--data-parallel-size, --data-parallel-address and the RPC port must be equal everywhere; --data-parallel-start-rank must count on from node to node.",
+        "--data-parallel-size、--data-parallel-address 和 RPC 端口各节点要一致；--data-parallel-start-rank 要按节点递增。",
+    ),
+)
+REACH_HEAD = Remedy(
+    slug="reach-head-node",
+    kind="check",
+    title=T("check that the other nodes reach the head's address and port", "确认其他节点能连到主节点的地址和端口"),
+    why=T(
+        "Firewall, wrong interface, or a head that listens on 127.0.0.1.",
+        "防火墙、选错网卡，或主节点只监听 127.0.0.1。",
+    ),
+    command="nc -zv HEAD_IP 13345",
+)

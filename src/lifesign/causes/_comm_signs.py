@@ -248,6 +248,7 @@ SIGNATURES = (
     Signature(
         "oneccl",
         any=("oneCCL:", "|CCL_ERROR|", "ccl::v1::exception", "oneapi::ccl", "libccl.so"),
+        none=("fallback to", "falling back"),
         kinds=("exception", "wrapper", "log", "plain", "native"),
     ),
     Signature(
@@ -303,7 +304,13 @@ SIGNATURES = (
     Signature(
         "deepep-nvshmem",
         any=("nvshmem", "NVSHMEM", "DeepEP error", "DeepEP timeout", "DeepEPv2", "deep_ep.cpp", "deep_ep/"),
-        none=("No module named", "cannot open shared object", "out of memory", *DEVICE_FAULT),
+        none=(
+            "No module named",
+            "cannot open shared object",
+            "out of memory",
+            "num_max_dispatch_tokens",
+            *DEVICE_FAULT,
+        ),
         kinds=("exception", "wrapper", "plain", "native"),
         certainty="supported",
         when=reading.is_loud,

@@ -67,6 +67,26 @@ def for_length(derived: str, line: int) -> tuple[Remedy, ...]:
     return (reading.with_value(SHORTER, derived, how, line, LESS), LENGTH_OUT, ROPE)
 
 
+SPECULATE_LESS = Remedy(
+    slug="fewer-draft-tokens",
+    kind="check",
+    title=T("count the draft tokens too", "把草稿 token 也算进去"),
+    why=T(
+        "With speculative decoding each sequence brings 1 + num_speculative_tokens tokens into a step.",
+        "开启投机解码后，每个序列每步带来 1 + num_speculative_tokens 个 token。",
+    ),
+)
+SGLANG_DISPATCH = Remedy(
+    slug="sglang-dispatch-tokens",
+    kind="check",
+    title=T("make SGLang's batches fit the dispatch buffer", "让 SGLang 的批次放得进 dispatch 缓冲区"),
+    why=T(
+        "This log is SGLang's: keep --max-running-requests divided by the data-parallel ranks, and --cuda-graph-max-bs, at or below the limit (128 unless set), or raise SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK; the buffer then takes more memory.",
+        "这是 SGLang 的日志：让 --max-running-requests 除以数据并行数、以及 --cuda-graph-max-bs 都不超过上限（默认 128），或者调高 SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK，缓冲区会相应占用更多显存。",
+    ),
+    command='echo "${SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK:-128}"; python -m sglang.launch_server --help | grep -E "running-requests|cuda-graph-max-bs"',
+    source="SGLang docs: environment variables; DeepEP#165",
+)
 TENSOR_PARALLEL = Remedy(
     slug="fitting-tensor-parallel",
     kind="flag",

@@ -91,6 +91,13 @@ def _adapter_is_fatal(event: Event, life: Life) -> bool:
 
 
 SIGNATURES = (
+    Signature(
+        "deepep-dispatch-limit",
+        any=("num_max_dispatch_tokens_per_rank",),
+        regex=r"[Aa]ssert",
+        kinds=("exception", "wrapper", "plain", "native"),
+        when=reading.is_loud,
+    ),
     Signature("max-model-len", any=("is greater than the derived max_model_len",)),
     Signature(
         "max-model-len",

@@ -89,6 +89,16 @@ REPOSITORY_NAME = Remedy(
     ),
     command="hf download ORG/MODEL config.json",
 )
+REPOSITORY_THERE = Remedy(
+    slug="repository-there",
+    kind="check",
+    title=T("check the name, letter by letter", "逐字核对模型名"),
+    why=T(
+        "If the command finds the repository, only the engine's token or its environment is at fault; on ModelScope set VLLM_USE_MODELSCOPE=True.",
+        "如果这条命令能找到仓库，问题就在引擎的 token 或环境里；用 ModelScope 时设置 VLLM_USE_MODELSCOPE=True。",
+    ),
+    command="hf download ORG/MODEL config.json",
+)
 CONFIG_THERE = Remedy(
     slug="config-there",
     kind="check",

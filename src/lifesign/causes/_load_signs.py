@@ -83,6 +83,13 @@ def _config_frames(event: Event, life: Life) -> bool:
     )
 
 
+UNKNOWN_TO_THE_HUB = (
+    "Repository Not Found",
+    "RepositoryNotFoundError",
+    "is not a local folder and is not a valid model identifier",
+)
+"""What the hub and transformers say of a name that isn't there, or that one may not see."""
+
 SIGNATURES = (
     Signature(
         "aux-download",
@@ -98,7 +105,13 @@ SIGNATURES = (
     ),
     Signature(
         "gated-token",
-        any=("GatedRepoError", "gated repo", "Cannot access gated repo", "awaiting a review from the repo authors"),
+        # Not "private or gated repo": the hub adds that to every name that it doesn't know.
+        any=(
+            "GatedRepoError",
+            "access a gated repo",
+            "Cannot access gated repo",
+            "awaiting a review from the repo authors",
+        ),
         when=_not_one_request,
     ),
     Signature(
@@ -120,6 +133,7 @@ SIGNATURES = (
     Signature(
         "gated-token",
         any=("401 Client Error", "403 Client Error", "401 Unauthorized", "403 Forbidden"),
+        none=UNKNOWN_TO_THE_HUB,
         when=_from_a_hub,
         kinds=("exception",),
         strength=SYMPTOM,
@@ -146,11 +160,7 @@ SIGNATURES = (
     ),
     Signature(
         "path-missing",
-        any=(
-            "Repository Not Found",
-            "RepositoryNotFoundError",
-            "is not a local folder and is not a valid model identifier",
-        ),
+        any=UNKNOWN_TO_THE_HUB,
         when=_not_one_request,
         certainty="supported",
     ),

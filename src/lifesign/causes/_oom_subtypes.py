@@ -145,10 +145,10 @@ SUBTYPES = {
         ("vllm#12981",),
     ),
     "nccl-alloc": Subtype(
-        T("GPU memory ran out inside NCCL", "NCCL 申请显存失败"),
+        T("Device memory ran out inside NCCL or HCCL", "NCCL/HCCL 申请显存失败"),
         T(
-            "NCCL reports a CUDA error, and its last line says out of memory: the communication buffers found no room. The network is fine.",
-            "NCCL 报的是 CUDA 错误，最后一行写着 out of memory：通信缓冲区没有显存可用。网络没有问题。",
+            "The communication library reports an error of the device, and its reason is that memory ran out: the communication buffers found no room. The network is fine.",
+            "通信库报的是设备错误，而原因写着显存不足：通信缓冲区没有显存可用。网络没有问题。",
         ),
         (memory.LOWER_UTILISATION, memory.FREE_DEVICE, memory.FEWER_BATCHED_TOKENS),
         ("vllm#19865",),

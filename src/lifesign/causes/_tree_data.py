@@ -148,7 +148,7 @@ QUESTIONS: tuple[Question, ...] = (
             words(
                 "CUDA out of memory", "out of memory. Tried to allocate", "CUDA error: out of memory", "CUDA driver error: out of memory", "CUDA Error: out of memory",
                 "Free memory on device", "No available memory for the cache blocks", "KV cache is needed", "Error in memory profiling", "'out of memory'", "stored in KV cache",
-                "KV cache memory", "out of memory. Try", "Cuda failure 2", "for KV cache", "requested memory for kv", "Not enough memory", "out of memory.", "alloc_paged_token_slots",
+                "KV cache memory", "out of memory. Try", "Cuda failure 2", "for KV cache", "requested memory for kv", "Not enough memory", "out of memory.", "alloc_paged_token_slots", "Lack of device memory", "EL0004",
                 none=("No valid triton configs", "nvfp4 KV cache", "shared memory, Required", "DefaultCPUAllocator", "killed due to"),
             ),
             lambda life, event: not request_drains_pool(life, event),
@@ -265,9 +265,10 @@ QUESTIONS: tuple[Question, ...] = (
     q(
         "refused-setting", "user-config", "Did vLLM refuse a setting?", "vLLM 拒绝了某个设置吗？",
         "unrecognized arguments", "max_model_len", "World size", "must be divisible by", "invalid device ordinal", "invalid literal for", "max_lora_rank", "not supported with", "Fault tolerance requires",
+        "num_max_dispatch_tokens",
         test=words(
             ": error: ", "max_model_len", "World size", "must be divisible by", "invalid device ordinal", "invalid literal for", "max_lora_rank", "is not supported with", "Fault tolerance requires",
-            "could not convert string", none=("multimodal",),
+            "could not convert string", "num_max_dispatch_tokens", none=("multimodal",),
         ),
         card="unknown-flag",
     ),

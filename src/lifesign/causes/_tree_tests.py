@@ -104,6 +104,8 @@ def no_error_text(life: Life, event: Event) -> bool:
         return True
     if event.exc is not None and event.exc.short_type in ("ActorDiedError", "RayActorError"):
         return True
+    if "A worker died or was killed while executing a task" in event.text:
+        return True
     return words(*HANG, *OUTSIDE)(life, event) or (
         event.exc is None and event.kind in ("log", "plain") and not life.died
     )
@@ -144,7 +146,8 @@ def names_the_dead(life: Life, event: Event) -> bool:
     if "Failed core proc(s): {}" in event.text and life.mentions(*orphaned) is not None:
         return True
     return event.name in ("worker-died", "core-died", "core-exited") or any(
-        part in event.text for part in ("': -", "died unexpectedly before", "in a background process")
+        part in event.text
+        for part in ("': -", "died unexpectedly before", "A worker died or was killed", "in a background process")
     )
 
 

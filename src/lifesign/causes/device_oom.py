@@ -37,8 +37,11 @@ OOM_TEXTS = (
     "UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY",
     "RESOURCE_EXHAUSTED: Ran out of memory",
     "MODULE:PT_DEVMEM Allocation failed",
+    "Lack of device memory",
 )
-"""How allocators of CUDA, ROCm, XPU, Ascend, TPU and Gaudi say that the device is full."""
+"""How allocators of CUDA, ROCm, XPU, Ascend, TPU, Gaudi and Rebellions say that the device is full."""
+
+HCCL_MEMORY = r"alloc(?:ate)? (?:device )?memory failed|Failed to allocate memory|EL0004"
 
 NOT_DEVICE_MEMORY = (
     "No valid triton configs",
@@ -194,6 +197,7 @@ SIGNATURES = (
             "HIP failure 'out of memory'",
         ),
     ),
+    Signature("nccl-alloc", any=("HCCL function error", "hccl api"), regex=HCCL_MEMORY, when=reading.is_loud),
     Signature(
         "sleep-wake", any=("CUDA Error: out of memory at", "HIP Error: out of memory at"), all=("cumem_allocator",)
     ),
@@ -264,7 +268,7 @@ def _refine(finding: Finding, life: Life) -> Finding:
             finding.remedies = (memory.FREE_DEVICE, memory.LOWER_UTILISATION, memory.MORE_TENSOR_PARALLEL)[
                 : 3 if loading else 1
             ]
-        return reading.cite(finding, "out of memory")
+        return reading.cite(finding, "out of memory", "EL0004", "Failed to allocate memory")
     if (
         finding.subtype == "sleep-wake"
         and finding.event.phase in (Phase.LOAD, Phase.PROFILE)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from lifesign.causes import _reading as reading
+from lifesign.causes._comm_advice import REACH_HEAD, SAME_ON_NODES
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Event, Life
 from lifesign.remedies.library import comm, loading
@@ -95,28 +96,6 @@ FAST_START = Remedy(
         "Python 包放在 NFS 上、很多 rank 同时导入，或 CPU 核太少。",
     ),
     command="time python -c 'import vllm'",
-)
-SAME_ON_NODES = Remedy(
-    slug="same-on-all-nodes",
-    kind="check",
-    title=T(
-        "start all nodes with the same release, the same sizes and the right ranks",
-        "所有节点使用相同版本、相同并行数和正确的 rank",
-    ),
-    why=T(
-        "--data-parallel-size, --data-parallel-address and the RPC port must be equal everywhere; --data-parallel-start-rank must count on from node to node.",
-        "--data-parallel-size、--data-parallel-address 和 RPC 端口各节点要一致；--data-parallel-start-rank 要按节点递增。",
-    ),
-)
-REACH_HEAD = Remedy(
-    slug="reach-head-node",
-    kind="check",
-    title=T("check that the other nodes reach the head's address and port", "确认其他节点能连到主节点的地址和端口"),
-    why=T(
-        "Firewall, wrong interface, or a head that listens on 127.0.0.1.",
-        "防火墙、选错网卡，或主节点只监听 127.0.0.1。",
-    ),
-    command="nc -zv HEAD_IP 13345",
 )
 FEWER_LOCAL = Remedy(
     slug="fewer-local-ranks",
@@ -206,6 +185,7 @@ SIGNATURES = (
             "Ray does not allocate any GPUs on the driver node",
             "Every node should have a unique IP address",
             "Placement group bundle cannot have more than 1",
+            "placement group bundle index",
             "Ray workers have not started successfully",
             "vLLM engine cannot start without",
             "Total available GPUs",

@@ -38,6 +38,15 @@ def _refine(finding: Finding, life: Life) -> Finding | None:
         )
     if finding.subtype == "transformers-mismatch" and versions.at_least(life.version, "0.24.0"):
         finding.remedies = (advice.TRANSFORMERS_FIVE, advice.VLLM_NEWER, advice.MODEL_CARD)
+    if finding.subtype == "path-missing" and any(sign in text for sign in signs.UNKNOWN_TO_THE_HUB):
+        finding.remedies = (advice.REPOSITORY_THERE, advice.ACCEPT_AND_TOKEN, advice.PATH_EXISTS, advice.MOUNTED)
+        reading.explain(
+            finding,
+            T(
+                "The hub has no repository of this name, or hides it: without a token that may read it, a private one gets the same answer. A local folder that isn't there is taken for such a name.",
+                "仓库站点上没有这个名字的模型，或者对你不可见：没有读取权限的 token 时，私有仓库得到的也是同样的回答。不存在的本地目录也会被当成这样的名字。",
+            ),
+        )
     if finding.subtype == "hf-download":
         if (
             "outgoing traffic has been disabled" in text

@@ -228,7 +228,28 @@ def _signals(life: Life) -> Iterable[Finding]:
 
 
 def _still_loading(event: Event, life: Life) -> bool:
-    return event.phase is not Phase.SERVING and not life.served
+    return event.phase is not Phase.SERVING and not life.served and not _failed_before(event, life)
+
+
+_START_FRAMES = (
+    ":load_model",
+    ":init_device",
+    ":determine_available_memory",
+    ":initialize_from_config",
+    ":compile_or_warm_up_model",
+)
+
+
+def _failed_before(event: Event, life: Life) -> bool:
+    """Whether the start had failed already: a server can wait for hours for a worker that a traceback ended."""
+    return any(
+        other.kind == "exception"
+        and other.process.role in ("core", "worker")
+        and other.weight not in ("advice", "quoted", "foreign", "teardown")
+        and other.exc is not None
+        and other.exc.passes(*_START_FRAMES)
+        for other in life.events[: event.index]
+    )
 
 
 def _probe_killed(event: Event, life: Life) -> bool:

@@ -400,6 +400,7 @@ CAUSE = Cause(
             any=(
                 "The actor died unexpectedly before finishing this task",
                 "The actor is dead because its worker process has died",
+                "A worker died or was killed while executing a task by an unexpected system error",
             ),
             kinds=("death", "exception", "wrapper", "log", "plain"),
             when=_process_really_died,

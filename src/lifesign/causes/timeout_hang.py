@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from lifesign.causes import _hang_seen
+from lifesign.causes._comm_advice import REACH_HEAD, SAME_ON_NODES
 from lifesign.causes._hang_silent import AWAITED, never_spoke, silent_end, stalled
 from lifesign.causes._reading import ascend_code, explain, is_loud
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
@@ -271,6 +272,8 @@ def _fill(finding: Finding, life: Life) -> Finding:
     """Names the call, the limit and the batch; a CPU engine with a batch was most likely computing."""
     if finding.subtype in _hang_seen.SEEN:
         return _hang_seen.name_who(finding)
+    if finding.subtype == "startup-handshake" and life.config.get("data_parallel_address") is not None:
+        return replace(finding, remedies=(REACH_HEAD, SAME_ON_NODES, *SUBTYPES["startup-handshake"].remedies))
     text = finding.event.text[:4000]
     method = re.search(r"RPC call to ([\w.]{1,60})", text)
     finding.values.setdefault("method", method[1] if method else "execute_model")
@@ -434,10 +437,17 @@ CAUSE = Cause(
         Signature("engine-ready-timeout", any=_READY, strength=SYMPTOM, certainty="supported"),
         Signature(
             "startup-handshake",
-            any=_HANDSHAKE,
+            any=_HANDSHAKE[:1],
             strength=SYMPTOM,
             certainty="possible",
             when=lambda event, life: life.after(event, "Initializing a V1 LLM engine") is None,
+        ),
+        Signature(
+            "startup-handshake",
+            any=_HANDSHAKE[1:],
+            strength=SYMPTOM,
+            certainty="possible",
+            when=lambda event, life: life.after(event, "Initializing a V1 LLM engine", *_HANDSHAKE[:1]) is None,
         ),
         Signature(
             "startup-handshake",

@@ -14,6 +14,7 @@ from lifesign.causes import _config_signs as signs
 from lifesign.causes import _reading as reading
 from lifesign.causes.model import Cause, Finding, Subtype
 from lifesign.facts.model import Life
+from lifesign.remedies.library import memory
 from lifesign.remedies.model import Remedy
 from lifesign.text import T
 
@@ -37,6 +38,9 @@ def _refine(finding: Finding, life: Life) -> Finding | None:
             return reading.explain(
                 finding, T(f"vLLM has no option `{name}` in this release.", f"这个版本的 vLLM 没有 `{name}` 这个选项。")
             )
+    if finding.subtype == "deepep-dispatch-limit":
+        reading.for_sglang(finding, life, SUBTYPES[finding.subtype].remedies, advice.SGLANG_DISPATCH)
+        return reading.cite(finding, "num_max_dispatch_tokens_per_rank")
     if "Value error," in text:
         return reading.cite(finding, "Value error,")
     return finding
@@ -96,6 +100,18 @@ def _with_length(finding: Finding) -> Finding:
 
 
 SUBTYPES = {
+    "deepep-dispatch-limit": Subtype(
+        T(
+            "A step held more tokens than DeepEP's low-latency buffer was made for",
+            "一步里的 token 数超过了 DeepEP 低延迟缓冲区的上限",
+        ),
+        T(
+            "The buffer of the low-latency all-to-all is allocated once, for a fixed number of tokens per rank (num_max_dispatch_tokens_per_rank). A decode batch of one rank was larger; nothing is wrong with the network.",
+            "低延迟 all-to-all 的缓冲区只分配一次，每个 rank 的 token 数固定（num_max_dispatch_tokens_per_rank）。某个 rank 的解码批次超过了它；网络没有问题。",
+        ),
+        (memory.FEWER_SEQUENCES, advice.SPECULATE_LESS),
+        ("DeepEP#165",),
+    ),
     "max-model-len": Subtype(
         T("The requested context is longer than the model allows", "要求的上下文长度超过模型上限"),
         T(

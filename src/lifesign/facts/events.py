@@ -25,6 +25,8 @@ _FOREIGN_TRACE = re.compile(r"^\s*(?:>>> |In \[\d+\]:)")
 
 
 _HEAD_CHARS = 80
+_NEXT_LINES = 3
+"""How many lines further a reason may stand: other processes write between."""
 
 
 class EventMaker:
@@ -32,6 +34,7 @@ class EventMaker:
 
     def __init__(self) -> None:
         self._quoting: dict[tuple[str, int | None, str], int] = {}
+        self._raised: dict[tuple[str, int | None, str], Traceback] = {}
 
     def make(self, statement: Statement, index: int) -> Event | None:
         """The event of one statement; None for lines that say nothing (blank, banner art, code echo)."""
@@ -78,8 +81,17 @@ class EventMaker:
             return "advice"
         return "unknown"
 
+    def _give_frames(self, stream: tuple[str, int | None, str], exc: Traceback) -> None:
+        """`BackendCompilerFailed: backend='inductor' raised:` has its reason on the line below, in the same place."""
+        before = self._raised.pop(stream, None)
+        if before is not None and not exc.frames and 0 < exc.line - before.line <= _NEXT_LINES:
+            exc.frames, exc.header = before.frames, before.header
+        elif exc.frames and exc.message.endswith(" raised:"):
+            self._raised[stream] = exc
+
     def _exception(self, record: Record, exc: Traceback, index: int) -> Event:
         stream = (record.process.name, record.process.pid, record.process.source)
+        self._give_frames(stream, exc)
         text = f"{exc.type}: {exc.message}" if exc.message else exc.type
         event = _event(record, index, "exception", text, exc.short_type)
         event.exc = exc

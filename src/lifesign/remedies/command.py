@@ -227,12 +227,12 @@ def _parse(command: str, catalog: Catalog, release: str) -> _Line | None:
     return line
 
 
-_REFERENCE = re.compile(r"\$\{?\w{1,100}\}?")
+_REFERENCE = re.compile(r"\$\{?\w{1,100}\}?|hf_\.\.\.")
 _NAMED = re.compile(r"((?:-e|--env=)?([A-Za-z_][A-Za-z0-9_]{0,100})=)(.+)", re.DOTALL)
 
 
 def _hide(tokens: list[Token]) -> None:
-    """Replaces the values of secret variables; a reference to one (`$HF_TOKEN`) is none."""
+    """Replaces the values of secret variables; a reference to one (`$HF_TOKEN`), or our own `hf_...`, is none."""
     for index, token in enumerate(tokens):
         match = _NAMED.fullmatch(token.text) if token.kind == "word" else None
         if match and SECRET_VARIABLE.search(match[2]) and not _REFERENCE.fullmatch(match[3]):

@@ -21,6 +21,9 @@ _SKETCH = re.compile(r"vllm serve MODEL \.\.\.(?P<more>[^#|;&]*)(?P<comment> # .
 _WITHOUT = re.compile(r" # yours, without (--[\w\-]+)(?: and (--[\w\-]+))?$")
 # The placeholder as a word of its own: not in VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS, MODEL_DIR or ORG/MODEL-FP8.
 _PLACEHOLDER = re.compile(r"(?<![\w/])MODEL(?![\w-])")
+_REPOSITORY = re.compile(r"(?<![\w/])ORG/MODEL(?![\w-])")
+_HUB_NAME = re.compile(r"\w[\w.\-]{0,95}/\w[\w.\-]{0,95}")
+"""What can only be a repository's name: neither an absolute path nor one that begins with a dot or a tilde."""
 
 
 def filled(command: str, life: Life, catalog: Catalog | None = None) -> str:
@@ -31,6 +34,8 @@ def filled(command: str, life: Life, catalog: Catalog | None = None) -> str:
     if not life.model:
         return command
     model = shlex.quote(life.model)
+    if _HUB_NAME.fullmatch(life.model):
+        command = _REPOSITORY.sub(lambda match: model, command)
     return _PLACEHOLDER.sub(lambda match: model, command)
 
 

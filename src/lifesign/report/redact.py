@@ -32,6 +32,8 @@ _PROMPT = re.compile(
     r"((?:prompt|messages|prompt_text|content|input_text|prompt_token_ids|output_text|outputs?)['\"]?\s{0,2}[=:]\s{0,2})"
     r"('(?:[^'\\]|\\.){1,20000}'|\"(?:[^\"\\]|\\.){1,20000}\"|\[[^\]]{12,20000}\])"
 )
+_NO_SECRETS = frozenset({"None", "True", "False", "null", "true", "false", "hf_...", "...", "***"})
+_VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w{0,80}|\{[A-Za-z_]\w{0,80}\})")
 
 
 def redact(text: str) -> str:
@@ -48,8 +50,9 @@ def redact(text: str) -> str:
 
 def _keep_harmless(match: re.Match[str]) -> str:
     value = match[2].strip("'\"")
-    # `None`, `True` and plain numbers are settings, not secrets.
-    if value in ("None", "True", "False", "null", "true", "false") or is_whole(value):
+    # `None`, `True` and plain numbers are settings; `hf_...` is to be filled in, `$HF_TOKEN` names the place
+    # of the secret, `***` hides it already.
+    if value in _NO_SECRETS or is_whole(value) or _VARIABLE.fullmatch(value):
         return match[0]
     return match[1] + MARK
 

@@ -44,7 +44,7 @@ def unclassified_error(life: Life) -> Finding | None:
     for event in life.events:
         if (
             event.kind not in ("exception", "wrapper")
-            or event.name in LOST_ACTOR
+            or _says_only_where(event)
             or (event.index > died and event.process.role not in ("core", "worker"))
             or (event.kind == "wrapper" and _EMPTY_WRAPPER.fullmatch(event.text.strip()) is not None)
             or event.weight
@@ -77,6 +77,14 @@ LOST_ACTOR = (
     "LocalRayletDiedError",
     "OwnerDiedError",
 )
+
+
+_TASK = re.compile(r"(?:ray\.exceptions\.)?RayTaskError: ray::[^\n]{1,400}")
+
+
+def _says_only_where(event: Event) -> bool:
+    """Ray's report of a lost process, or the head of a task's error, which names the task; what it met stands below it."""
+    return event.name in LOST_ACTOR or _TASK.fullmatch(event.text.strip()) is not None
 
 
 def _vllm_frame(event: Event) -> Frame | None:
