@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 
 from lifesign.causes import unclassified
@@ -108,6 +107,8 @@ def fingerprint(event: Event) -> str:
 
     Line numbers stay out: they move with every release.
     """
+    import hashlib  # loads OpenSSL, which most reports don't need
+
     text = re.sub(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?", "N", event.text[:400])
     funcs = [f"{_short_path(frame.file)}:{frame.func}" for frame in (event.exc.frames if event.exc else [])[-6:]]
     return hashlib.sha256("\n".join([text, *funcs]).encode()).hexdigest()[:12]
