@@ -92,3 +92,54 @@ def test_an_engine_reset_in_the_kernel_log(said: str, found: bool, tmp_path: Pat
     death = "(EngineCore pid=88) ERROR 06-14 09:33:00 [multiproc_executor.py:300] Worker proc VllmWorker-0 died unexpectedly, shutting down executor."
     verdict = _verdict([*head, said, death], tmp_path)
     assert (verdict == ("illegal-memory-access", "xpu-gpu-reset")) is found
+
+
+@pytest.mark.parametrize(
+    ("warned", "bound", "first"), [(True, 40960, True), (True, 151936, False), (False, 40960, False)]
+)
+def test_a_table_as_long_as_the_context_that_the_start_warned_of(
+    tmp_path: Path, warned: bool, bound: int, first: bool
+) -> None:
+    """The positions ran out only if the table's bound is the model's own length, and the warning was given."""
+    warning = (
+        "(APIServer pid=1) WARNING 05-22 19:03:19 [model.py:2044] User-specified max_model_len (131072) is greater than the "
+        "derived max_model_len (max_position_embeddings=40960 or model_max_length=None in model's config.json).\n"
+    )
+    path = tmp_path / "vllm.log"
+    path.write_text(
+        (warning if warned else "")
+        + "(EngineCore pid=133) INFO 05-22 19:03:33 [core.py:109] Initializing a V1 LLM engine (v0.20.0) with config: model='m'\n"
+        "(APIServer pid=1) INFO:     Application startup complete.\n"
+        f"/tmp/k.py:41: unknown: block: [0,0,0], thread: [0,0,0] Assertion `index out of bounds: 0 <= tmp16 < {bound}` failed.\n"
+        "(EngineCore pid=133) ERROR 05-22 19:20:41 [core.py:1132] EngineCore encountered a fatal error.\n"
+        "(EngineCore pid=133) ERROR 05-22 19:20:41 [core.py:1132] torch.AcceleratorError: CUDA error: device-side assert triggered\n"
+    )
+    verdict = diagnose_paths([str(path)]).verdict
+    assert verdict.cause == "device-assert"
+    assert (verdict.remedies[0].knob == "--max-model-len") is first
+    assert ("--max-model-len" in verdict.why) is first
+    if first:
+        assert verdict.remedies[0].value == "40960"
+
+
+@pytest.mark.parametrize(
+    ("sign", "platform"),
+    [
+        ("INFO 09-12 09:20:02 [__init__.py:235] Platform plugin ascend is activated\n", "npu"),
+        ("INFO 09-12 09:20:02 [__init__.py:235] Platform plugin other is activated\n", "cuda"),
+    ],
+)
+def test_the_plug_in_names_the_platform(tmp_path: Path, sign: str, platform: str) -> None:
+    """No variable of NCCL's is advised where HCCL speaks."""
+    path = tmp_path / "vllm.log"
+    path.write_text(
+        sign
+        + "INFO 09-12 09:20:40 [core.py:71] Initializing a V1 LLM engine (v0.10.0) with config: model='m', tensor_parallel_size=8\n"
+        "INFO:     Application startup complete.\n"
+        "ERROR 09-12 09:33:06 [core.py:634] EngineCore encountered a fatal error.\n"
+        "ERROR 09-12 09:33:06 [core.py:634] TimeoutError: RPC call to execute_model timed out.\n"
+    )
+    report = diagnose_paths([str(path)])
+    assert report.facts.platform == platform
+    knobs = {each.knob for each in report.verdict.remedies}
+    assert any(knob.startswith("NCCL_") for knob in knobs) == (platform == "cuda")

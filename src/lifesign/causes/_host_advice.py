@@ -283,7 +283,7 @@ WHO_HOLDS_DEVICE = Remedy(
         "End that process, or wait for the other job; then start again.",
         "结束那个进程，或等别的任务跑完，再重新启动。",
     ),
-    command="sudo lsof /dev/vfio/* 2>/dev/null || sudo fuser -v /dev/vfio/*",
+    command="sudo fuser -v /dev/vfio/* /dev/accel/* 2>&1; hl-smi 2>/dev/null",
 )
 
 OWN_SHM = Remedy(

@@ -81,8 +81,12 @@ SILENT: tuple[Question, ...] = (
         "Bus error", test=lambda life, event: "Bus error" in event.text and said("/dev/shm")(life, event),
     ),
     q(
-        "connector-crash", "kv-connector", "Does the native stack begin in a KV connector (NIXL, Mooncake)?", "native 栈的开头是 KV connector（NIXL、Mooncake）吗？",
-        "nixlAgent::", test=lambda life, event: event.kind == "native" and any(part in event.text[:500].lower() for part in ("nixl", "mooncake", "lmcache")),
+        "connector-crash", "kv-connector", "Does the native stack begin in a KV connector, or do its blocks never come?", "native 栈的开头是 KV connector，或者一直等不到它的 KV 块？",
+        "nixlAgent::", "WAITING_FOR_REMOTE_KVS",
+        test=any_of(
+            words("WAITING_FOR_REMOTE_KVS"),
+            lambda life, event: event.kind == "native" and any(part in event.text[:500].lower() for part in ("nixl", "mooncake", "lmcache")),
+        ),
     ),
     q(
         "grammar-library", "request-poison", "Does the C++ exception come from the grammar library?", "C++ 异常来自语法约束库吗？",
@@ -137,6 +141,10 @@ QUESTIONS: tuple[Question, ...] = (
     q(
         "one-gpu-twice", "distributed-orchestration", "Are ranks, nodes and GPUs put together wrongly?", "rank、节点和 GPU 的搭配出错了吗？",
         "Duplicate GPU detected", "placement group", "data parallel rank", "Error setting CUDA_VISIBLE_DEVICES", "DP Coordinator",
+        test=any_of(
+            words("Duplicate GPU detected", "placement group", "data parallel rank", "Error setting CUDA_VISIBLE_DEVICES", "DP Coordinator"),
+            all_of(words("is invalid for input of size"), in_frames(":initialize_model_parallel")),
+        ),
         card="dp-device-assignment",
     ),
     q(
@@ -191,7 +199,7 @@ QUESTIONS: tuple[Question, ...] = (
     q(
         "port", "host-resource", "Is a port, /dev/shm, a folder or a limit of the host in the way?", "是端口、/dev/shm、目录权限或主机限制挡住了吗？",
         "Address already in use", "/dev/shm", "No space left on device", "Permission denied", "Too many open files", "getpwuid", "OS call failed", "EADDRINUSE",
-        "object store is using /tmp", "pthread_create",
+        "object store is using /tmp", "pthread_create", "Device acquire failed",
         card="port-in-use",
     ),
     q(
@@ -234,7 +242,7 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     q(
         "cublas", "cuda-lib", "Is a CUDA library the first to fail?", "最先失败的是 CUDA 库吗？",
-        "CUBLAS_STATUS_", "CUDNN_STATUS_", "CUSOLVER", "cusparse",
+        "CUBLAS_STATUS_", "CUDNN_STATUS_", "CUSOLVER", "cusparse", "cublasLt",
         card="cublas",
     ),
     q(

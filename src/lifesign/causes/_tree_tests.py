@@ -48,7 +48,7 @@ def nothing_died(life: Life, event: Event) -> bool:
     if (
         "out of memory" in event.text
         or only_core_was_signalled(life, event)
-        or words(*HANG)(life, event)
+        or words(*HANG, "WAITING_FOR_REMOTE_KVS")(life, event)
         or stands_still(life, event)
         or event.kind in ("kernel", "native")
     ):
@@ -100,13 +100,15 @@ def only_core_was_signalled(life: Life, event: Event) -> bool:
 
 def no_error_text(life: Life, event: Event) -> bool:
     """The decisive line is no error of the engine's own: a report, a signal, the kernel, a crash in native code."""
+    if event.kind == "native" and "cublas" in event.text[:500]:
+        return False  # the stack names the library that failed
     if event.kind in ("death", "native", "kernel", "signal", "milestone", "progress"):
         return True
     if event.exc is not None and event.exc.short_type in ("ActorDiedError", "RayActorError"):
         return True
     if "A worker died or was killed while executing a task" in event.text:
         return True
-    return words(*HANG, *OUTSIDE)(life, event) or (
+    return words(*HANG, *OUTSIDE, "WAITING_FOR_REMOTE_KVS")(life, event) or (
         event.exc is None and event.kind in ("log", "plain") and not life.died
     )
 

@@ -48,6 +48,14 @@ OTHERS = ("CUSOLVER_STATUS_", "cusolver error", "CUSPARSE_STATUS_", "CUFFT_", "c
 SIGNATURES = (
     Signature("cublas", any=BLAS, regex="|".join(STATE), when=reading.is_loud, strength=SYMPTOM, certainty="supported"),
     Signature("cublas", any=BLAS, when=reading.is_loud),
+    # A crash inside the library, by its native stack: a division by zero in the choice of an algorithm, for one.
+    Signature(
+        "cublas",
+        any=("Caught signal 8", "SIGFPE", "Fatal Python error: Floating point exception"),
+        regex=r"(?i)cublas",
+        kinds=("native",),
+        certainty="supported",
+    ),
     Signature("cudnn", any=DNN, regex="|".join(STATE), when=reading.is_loud, strength=SYMPTOM, certainty="supported"),
     Signature("cudnn", any=DNN, when=reading.is_loud),
     Signature("other-library", any=OTHERS, when=reading.is_loud, strength=SYMPTOM, certainty="supported"),

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 
 from lifesign.causes import _advice as advice
+from lifesign.causes import _config_advice as config
 from lifesign.causes import _reading as reading
 from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
-from lifesign.facts.model import Life
+from lifesign.facts.model import Event, Life
 from lifesign.remedies.library import collect, graphs, loading
 from lifesign.text import T, is_whole
 
@@ -119,6 +120,22 @@ _BETWEEN = re.compile(r"0 <= [\w.(), \[\]]{1,60} < (\d{1,12})")
 _SMALLEST_VOCABULARY = 20_000
 
 
+_DERIVED = re.compile(r"derived max_model_len \((?:max_position_embeddings=)?(\d{1,9})")
+_ALLOWED = T(
+    "At the start vLLM warned that --max-model-len is beyond the positions of the model, and the failing table has exactly that many: a request grew longer than the model can be.",
+    "启动时 vLLM 警告过 --max-model-len 超出模型的位置数，而出错的表正好只有这么多项：有请求超过了模型允许的长度。",
+)
+
+
+def _beyond_positions(finding: Finding, life: Life) -> tuple[Event, str] | None:
+    """The start's warning of a context that is too long, and the model's own length, if the table's bound is that length."""
+    warning = life.before(finding.event, "is greater than the derived max_model_len")
+    found = _DERIVED.search(warning.text[:4000]) if warning is not None else None
+    if warning is None or found is None or finding.values.get("bound") != found[1]:
+        return None
+    return warning, found[1]
+
+
 def refine(finding: Finding, life: Life) -> Finding | None:
     """Reads the bound where the kernel prints it, and looks for a drafter or penalties that make bad ids."""
     text = finding.event.text
@@ -151,6 +168,12 @@ def refine(finding: Finding, life: Life) -> Finding | None:
                 "日志里没有内核自己打印的那一行，具体是哪种断言只能凭经验推断。",
             )
         )
+    beyond = _beyond_positions(finding, life)
+    if beyond is not None:
+        warning, length = beyond
+        remedies = [config.for_length(length, warning.line)[0], *remedies]
+        reading.add_context(finding, warning, _ALLOWED)
+        notes.append(_ALLOWED)
     if life.platform == "npu" or finding.event.has("CANN"):
         remedies = [advice.ASCEND_BLOCKING if remedy is graphs.LAUNCH_BLOCKING else remedy for remedy in remedies]
     if reading.speculates(life):

@@ -97,6 +97,39 @@ FAST_START = Remedy(
     ),
     command="time python -c 'import vllm'",
 )
+OWN_PROCESS = Remedy(
+    slug="engine-of-its-own",
+    kind="check",
+    title=T(
+        "run vLLM as a server of its own, outside the trainer's ranks", "让 vLLM 作为独立服务运行，不放进训练的 rank 里"
+    ),
+    why=T(
+        "A separate process has its own torch.distributed; trainers can send their rollouts to it (server mode).",
+        "独立进程有自己的 torch.distributed；训练框架可以把 rollout 发给它（server 模式）。",
+    ),
+)
+EXTERNAL_LAUNCHER = Remedy(
+    slug="external-launcher",
+    kind="check",
+    title=T(
+        'in the same ranks: distributed_executor_backend="external_launcher", and a world size that the sizes multiply to',
+        '必须同进程时：设 distributed_executor_backend="external_launcher"，并让各并行数之积等于 world size',
+    ),
+    why=T(
+        "Then every rank builds the engine, and tensor x pipeline (x data) parallel size must be the number of ranks.",
+        "这样每个 rank 都会创建引擎，张量 × 流水线（× 数据）并行数必须等于 rank 数。",
+    ),
+)
+TRAINER_RELEASE = Remedy(
+    slug="trainer-s-vllm-release",
+    kind="check",
+    title=T("the vLLM release that the trainer was made for", "使用训练框架所适配的 vLLM 版本"),
+    why=T(
+        "Trainers patch how vLLM makes its groups, and the patch is written for certain releases: see the trainer's requirements.",
+        "训练框架会改写 vLLM 建组的方式，而且只针对特定版本：看框架的依赖说明。",
+    ),
+    command="pip show vllm torch | grep -E '^(Name|Version)'",
+)
 FEWER_LOCAL = Remedy(
     slug="fewer-local-ranks",
     kind="check",
@@ -156,6 +189,18 @@ SUBTYPES = {
         ),
         (OWN_GPU, RANK_VARIABLES, FEWER_LOCAL, SMALLER_DP),
     ),
+    "world-size-mismatch": Subtype(
+        T(
+            "The process group that was already there has another size than vLLM's",
+            "已经存在的进程组，大小和 vLLM 要的不一致",
+        ),
+        T(
+            "A trainer (or torchrun) had initialised torch.distributed before vLLM was built in the same process. vLLM takes that group, and the product of its own parallel sizes is another number.",
+            "训练框架（或 torchrun）先初始化了 torch.distributed，随后在同一进程里创建 vLLM。vLLM 沿用了这个进程组，但它自己的各并行数之积是另一个数。",
+        ),
+        (OWN_PROCESS, EXTERNAL_LAUNCHER, TRAINER_RELEASE),
+        ("ms-swift#3522",),
+    ),
     "dp-coordinator-timeout": Subtype(
         T("The data-parallel coordinator did not start in time", "数据并行协调进程没有按时启动"),
         T(
@@ -176,6 +221,12 @@ SUBTYPES = {
 }
 
 SIGNATURES = (
+    Signature(
+        "world-size-mismatch",
+        any=("is invalid for input of size",),
+        frames=(":initialize_model_parallel",),
+        kinds=("exception", "wrapper"),
+    ),
     Signature(
         "ray-placement",
         any=(

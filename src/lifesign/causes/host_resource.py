@@ -226,8 +226,8 @@ SUBTYPES = {
     "device-busy": Subtype(
         T("Another process holds the accelerator", "加速卡被另一个进程占用"),
         T(
-            "The device file could not be opened because somebody has it open already: an earlier run that was not cleaned up, or another job. One process at a time may use a TPU.",
-            "设备文件已被占用，打不开：可能是上次运行没有清理干净，或别的任务正在用。一个 TPU 同一时刻只能由一个进程使用。",
+            "The device file could not be opened because somebody has it open already: an earlier run that was not cleaned up, or another job. One process at a time may use a TPU or a Gaudi card (HABANA_VISIBLE_DEVICES and HABANA_VISIBLE_MODULES share those out).",
+            "设备文件已被占用，打不开：可能是上次运行没有清理干净，或别的任务正在用。TPU 和 Gaudi 卡同一时刻只能由一个进程使用（Gaudi 用 HABANA_VISIBLE_DEVICES、HABANA_VISIBLE_MODULES 分配）。",
         ),
         (advice.WHO_HOLDS_DEVICE,),
     ),
@@ -395,6 +395,7 @@ SIGNATURES = (
     Signature(
         "device-busy", all=("/dev/vfio/", "Device or resource busy"), kinds=("exception", "wrapper", "log", "plain")
     ),
+    Signature("device-busy", any=("Device acquire failed",), kinds=("exception", "wrapper"), certainty="supported"),
     Signature(
         "threads",
         any=(

@@ -94,6 +94,19 @@ PLUGIN_LIMITS = Remedy(
     command="grep -n 'kv_transfer_config\\|max_num_batched_tokens\\|block_size' vllm.log | head",
 )
 
+PEER_REACHED = Remedy(
+    slug="kv-peer-reached",
+    kind="check",
+    title=T(
+        "look at the prefill side: alive, reached, and done with this request?",
+        "看 prefill 端：还活着吗、连得上吗、这个请求处理完了吗",
+    ),
+    why=T(
+        "The waiting line's request id stands in the prefill side's log too; remote_host and remote_port are in its kv_transfer_params.",
+        "等待行里的请求 id 在 prefill 端日志里也有；kv_transfer_params 里有 remote_host 和 remote_port。",
+    ),
+    command="grep -n 'kv_transfer_params' vllm.log | tail -3; nc -zv REMOTE_HOST REMOTE_PORT",
+)
 SUBTYPES = {
     "lmcache": Subtype(
         T("The LMCache connector failed", "LMCache connector 出错"),
@@ -120,6 +133,14 @@ SUBTYPES = {
             "异常出在 Mooncake connector 里（{frame}）。",
         ),
         (lib.DROP_KV_CONNECTOR, UPGRADE_BOTH, lib.MATCH_PREFILL_DECODE),
+    ),
+    "transfer-hang": Subtype(
+        T("A request waits for KV cache that never arrives", "请求一直在等对端的 KV cache，却始终没有收到"),
+        T(
+            "The decode side asked the prefill side for blocks and hears nothing: no error, and /health still answers. The transfer was lost, the other side is gone, or its port isn't reached.",
+            "decode 端向 prefill 端要 KV 块，却没有回音：没有报错，/health 也照常应答。可能是传输丢了、对端已经不在，或端口不通。",
+        ),
+        (PEER_REACHED, lib.MATCH_PREFILL_DECODE, UPGRADE_BOTH),
     ),
     "cpu-offload-assert": Subtype(
         T("An assertion in the KV offloading connector failed", "KV 卸载 connector 里的断言失败"),
@@ -175,6 +196,15 @@ SUBTYPES = {
         ),
     ),
 }
+
+
+_AWAITED = "is still in WAITING_FOR_REMOTE_KVS state"
+_PATIENT_LINES = 5
+
+
+def _never_arrives(event: Event, life: Life) -> bool:
+    """Whether the scheduler says so again and again (DEBUG, once a round) while nothing is computed."""
+    return sum(_AWAITED in other.text for other in life.events[event.index :]) >= _PATIENT_LINES
 
 
 def _innermost(event: Event) -> str:
@@ -283,6 +313,14 @@ CAUSE = Cause(
     ),
     subtypes=SUBTYPES,
     signatures=(
+        Signature(
+            "transfer-hang",
+            any=(_AWAITED,),
+            kinds=("log",),
+            when=_never_arrives,
+            strength=SYMPTOM,
+            certainty="possible",
+        ),
         Signature(
             "nixl",
             any=("NIXL_ERR_", "nixlBackendError", "Remote NIXL agent", "NIXL transfer failure"),

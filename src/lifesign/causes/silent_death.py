@@ -7,6 +7,7 @@ it), except a native crash: a segfault banner is decisive about what happened, t
 from __future__ import annotations
 
 import re
+from signal import Signals
 
 from lifesign.causes._reading import explain
 from lifesign.causes.model import DECISIVE, SYMPTOM, TRACE, Cause, Finding, Signature, Subtype
@@ -136,6 +137,9 @@ _NATIVE = (
     "Segmentation fault      (core dumped)",
     "SIGSEGV (@",
     "Fatal Python error: Floating point exception",
+    "Caught signal 8 (",
+    "Floating point exception(core dumped)",
+    "Floating point exception (core dumped)",
 )
 _ABORTS = (
     "Fatal Python error: Aborted",
@@ -225,9 +229,12 @@ def _fill(finding: Finding, life: Life) -> Finding | None:
         finding.values["library"] = f"Its topmost library is {library}." if known else "It names no library."
         finding.values["library_zh"] = f"最上面的库是 {library}。" if known else "其中看不出是哪个库。"
         signal = re.search(r"SIG[A-Z]{3,5}", text[:4000])
+        caught = re.search(r"Caught signal (4|6|7|8|11)\b", text[:4000])
         finding.values["status"] = (
             signal[0]
             if signal
+            else Signals(int(caught[1])).name
+            if caught
             else "SIGABRT"
             if finding.event.has(*_ABORTS[:6], *_ABORTS[-2:]) or C_ASSERTION.search(text[:4000])
             else "SIGSEGV"

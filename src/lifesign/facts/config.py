@@ -260,6 +260,8 @@ def settle(life: Life) -> None:
         text = event.text if len(event.text) < 6000 else event.text[:6000]
         if "Automatically detected platform " in text:
             detected = text.partition("Automatically detected platform ")[2].split(".")[0].strip()
+        elif "Platform plugin ascend is activated" in text:
+            detected = "npu"
         if "Failed to import from amdsmi" in text:
             continue  # said on any machine without an AMD card
         for name, parts in _PLATFORMS:
@@ -278,6 +280,8 @@ def settle(life: Life) -> None:
         life.platform = "rocm"
     elif detected in counts or detected == "cuda":
         life.platform = detected
+    elif device in counts:
+        life.platform = device
     else:
         name, count = max(counts.items(), key=lambda item: item[1])
         life.platform = name if count >= 2 else "cuda"

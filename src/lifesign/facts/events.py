@@ -25,6 +25,7 @@ _FOREIGN_TRACE = re.compile(r"^\s*(?:>>> |In \[\d+\]:)")
 
 
 _HEAD_CHARS = 80
+_ACTOR_ADDRESS = re.compile(r"\[address=[^\]\n]{1,80}\] ")
 _NEXT_LINES = 3
 """How many lines further a reason may stand: other processes write between."""
 
@@ -92,6 +93,9 @@ class EventMaker:
     def _exception(self, record: Record, exc: Traceback, index: int) -> Event:
         stream = (record.process.name, record.process.pid, record.process.source)
         self._give_frames(stream, exc)
+        if exc.message.startswith("[address="):
+            # Xinference's actor pool puts its own address before the text of whatever it passes on.
+            exc.message = _ACTOR_ADDRESS.sub("", exc.message, count=1)
         text = f"{exc.type}: {exc.message}" if exc.message else exc.type
         event = _event(record, index, "exception", text, exc.short_type)
         event.exc = exc
@@ -121,7 +125,8 @@ class EventMaker:
         elif any(part in exc.header for part in words.FATAL_HEADERS):
             event.weight = "fatal"
         elif exc.header.startswith(words.REQUEST_HEADERS) and record.process.role in ("api", "none"):
-            event.weight = "request"
+            # What the whole process has run out of is no request's own trouble, wherever it is noticed.
+            event.weight = "unknown" if any(part in text for part in words.PROCESS_WIDE) else "request"
         return event
 
 
@@ -163,6 +168,9 @@ def _classify(record: Record) -> tuple[Kind, str]:
         if mark.text in text and (not mark.also or mark.also in text):
             return _progress(mark, text)
     if is_progress_bar(text):
+        # A crash is printed behind a bar that has not been ended: `99%|###| 99/100[host:279] Caught signal 8 (...`.
+        if record.bare and "Caught signal " in text and any(part in text for part in words.NATIVE):
+            return "native", ""
         return "milestone", "capture" if "Captur" in text else "bar"
     for mark in words.MILESTONES:
         if mark.text in text:

@@ -26,13 +26,14 @@ _WORDS = {
     "Segmentation fault": -11,
     "Bus error": -7,
     "Illegal instruction": -4,
+    "Floating point exception": -8,
     "Terminated": -15,
 }
 # bash says the bare word, or `script: line 3:  4711 Killed    vllm serve ...`; with a core file it says that too.
 _SHELL = re.compile(
     r"(?:\S{1,80}: line \d{1,6}: +\d{1,9} |\[\d{1,3}\][+-]? +(?:\d{1,9} )?)?("
     + "|".join(_WORDS)
-    + r")(?: +\(core dumped\))?(?:  .{0,400})?"
+    + r")(?: *\(core dumped\)(?: .{0,400})?|(?:  .{0,400})?)"
 )
 _LINE_CHARS = 500
 

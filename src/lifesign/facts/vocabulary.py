@@ -215,6 +215,8 @@ KERNEL = (
     "watchdog: BUG: soft lockup",
 )
 
+PROCESS_WIDE = ("Too many open files", "[Errno 24]", "can't start new thread")
+
 NATIVE = (
     "!!!!!!! Segfault encountered",
     "*** SIGSEGV received",
@@ -230,6 +232,10 @@ NATIVE = (
     "Bus error",
     "Illegal instruction",
     "Caught signal 11",
+    "Caught signal 8 (",
+    "Caught signal 7 (",
+    "Caught signal 6 (",
+    "Caught signal 4 (",
     "Signal: Segmentation fault",
     "Process received signal",
     "terminate called",

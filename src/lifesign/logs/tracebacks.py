@@ -43,8 +43,11 @@ _NATIVE = (
     "SIGBUS received",
     "SIGABRT received",
     "Signal: Segmentation fault",
+    "Caught signal ",
 )
-_NATIVE_FRAME = re.compile(r"(?:\[[\w.\-]{1,60}:\d+\] )?(?:\[ ?\d+\]|#\d+|PC: @|@) ")
+_NATIVE_FRAME = re.compile(
+    r"(?:\[[\w.\-]{1,60}:\d+\] )?(?:\[ ?\d+\]|#\d+|PC: @|@|={4} backtrace| {0,3}\d{1,3} +0x[0-9a-f]{8,16}) "
+)
 _SYSTEM_EXIT = ("SystemExit", "KeyboardInterrupt", "CancelledError")
 
 

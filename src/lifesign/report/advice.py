@@ -53,12 +53,14 @@ def _is_foreign(each: RenderedRemedy, life: Life, cause: str) -> bool:
     """Whether this advice is for another engine or machine.
 
     SGLang's flags aren't vLLM's (CUDA's and NCCL's variables serve both). On the CPU back end there is neither CUDA nor NCCL to
-    wait for; where they fail by name the log itself says that they are there.
+    wait for; where they fail by name the log itself says that they are there. HCCL and oneCCL read none of NCCL's variables.
     """
     if life.platform == "cpu" and cause in _WAITS:
         command = each.command
         if each.knob.startswith(_ACCELERATED) or any(word in command for word in _ON_ACCELERATORS):
             return True
+    if life.platform in ("npu", "xpu") and each.knob.startswith(_ACCELERATED):
+        return True
     return life.engine == "sglang" and (each.knob.startswith("VLLM_") or (bool(each.knob) and not is_env(each.knob)))
 
 

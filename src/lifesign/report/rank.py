@@ -112,6 +112,7 @@ def _choose(candidates: list[Finding], life: Life) -> Finding:
             finding
             for finding in strong
             if finding.cause == "timeout-hang"
+            or finding.subtype == "transfer-hang"
             or finding.event.kind in ("kernel", "native")
             or _broke_an_operation(finding, life)
             or (finding.cause == "process-lifecycle" and not life.served)
@@ -182,12 +183,15 @@ _RESOURCES = ("host-resource", "collective-comm", "device-oom", "host-oom", "env
 
 
 def _broke_an_operation(finding: Finding, life: Life) -> bool:
-    """An engine that stays up but can't do what it was asked for: an error of its own processes, and no work after it."""
+    """An engine that stays up but can't do what it was asked for: an error of its own processes, and no work after it.
+
+    What a whole process has run out of (files, threads) counts in the front end as well.
+    """
     event = finding.event
     return (
         finding.strength > SYMPTOM
         and finding.cause in _RESOURCES
-        and event.process.role in ("core", "worker")
+        and (event.process.role in ("core", "worker") or finding.subtype in ("fd-limit", "threads"))
         and event.kind == "exception"
         and life.progress_index < event.index
     )
