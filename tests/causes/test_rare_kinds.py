@@ -143,3 +143,25 @@ def test_the_plug_in_names_the_platform(tmp_path: Path, sign: str, platform: str
     assert report.facts.platform == platform
     knobs = {each.knob for each in report.verdict.remedies}
     assert any(knob.startswith("NCCL_") for knob in knobs) == (platform == "cuda")
+
+
+@pytest.mark.parametrize(("failed", "cause"), [(True, "unclassified"), (False, "process-lifecycle")])
+def test_a_probe_that_ends_a_failed_start_is_a_consequence(tmp_path: Path, failed: bool, cause: str) -> None:
+    traceback = (
+        "(Worker_TP0 pid=9) Traceback (most recent call last):\n"
+        '(Worker_TP0 pid=9)   File "/usr/lib/python3/dist-packages/vllm/v1/worker/gpu_worker.py", line 402, in load_model\n'
+        "(Worker_TP0 pid=9)     self.model_runner.load_model()\n"
+        "(Worker_TP0 pid=9) somewhere.StrangeError: nobody has ever seen this text 4711\n"
+    )
+    path = tmp_path / "vllm.log"
+    path.write_text(
+        "(EngineCore pid=8) INFO 08-25 17:45:49 [core.py:105] Initializing a V1 LLM engine (v0.18.1) with config: model='m'\n"
+        + (traceback if failed else "")
+        + "(APIServer pid=1) DEBUG 08-25 19:44:10 [v1/engine/utils.py:1140] Waiting for 1 local, 0 remote core engine proc(s) to start.\n"
+        "(APIServer pid=1) KeyboardInterrupt: terminated\n"
+        "  Warning  Unhealthy  2m1s   kubelet  Startup probe failed: connection refused\n"
+        "  Normal   Killing    2m1s   kubelet  Container server failed startup probe, will be restarted\n"
+    )
+    verdict = diagnose_paths([str(path)]).verdict
+    assert verdict.cause == cause, verdict
+    assert not failed or verdict.evidence[0].line == 5

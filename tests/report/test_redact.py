@@ -29,6 +29,7 @@ UNKNOWN_NAME = """\
         ("docker run -e HF_TOKEN=$HF_TOKEN image", "docker run -e HF_TOKEN=$HF_TOKEN image"),
         ('api_key="${VLLM_API_KEY}"', 'api_key="${VLLM_API_KEY}"'),
         ("api_key=$ecret-of-mine", "api_key=<redacted>"),
+        ("api_key=$ecret", "api_key=<redacted>"),
         ("api_key: None", "api_key: None"),
     ],
 )

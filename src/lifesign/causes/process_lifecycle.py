@@ -258,7 +258,8 @@ def _probe_killed(event: Event, life: Life) -> bool:
     While the engine is loading, or when it was stopped while it served: the restart is what ended it.
     """
     killed = life.mentions("will be restarted", "Killing container", "Killing   ") is not None
-    return killed and (_still_loading(event, life) or "will be restarted" in event.text)
+    failed = not life.served and _failed_before(event, life)
+    return killed and not failed and (_still_loading(event, life) or "will be restarted" in event.text)
 
 
 CAUSE = Cause(

@@ -123,9 +123,11 @@ def _choose(candidates: list[Finding], life: Life) -> Finding:
     gone = _reported_gone(candidates)
     if gone is not None and strong and all(_waited_for(finding, gone) for finding in strong):
         return gone
-    if strong:
+    if strong and not all(_is_guess(finding) for finding in strong):
         return min(strong, key=lambda finding: _key(finding))
     unknown = unclassified_error(life)
+    if strong and (unknown is None or not all(_only_waits_for(finding, unknown) for finding in strong)):
+        return min(strong, key=lambda finding: _key(finding))
     if unknown is not None:
         return unknown
     traces = [finding for finding in candidates if finding.strength <= TRACE]
@@ -154,6 +156,16 @@ def _waited_for(finding: Finding, gone: Finding) -> bool:
     """Whether `finding` is a wait that ran out after a process was reported gone: it waited for the dead one."""
     after = finding.event.index > gone.event.index
     return finding.cause == "timeout-hang" and finding.strength <= SYMPTOM and after
+
+
+def _only_waits_for(finding: Finding, unknown: Finding) -> bool:
+    """Whether `finding`, a guess, comes after an unknown error of the core or a worker: the others wait for that one."""
+    return finding.event.index > unknown.event.index and unknown.event.process.role in ("core", "worker")
+
+
+def _is_guess(finding: Finding) -> bool:
+    """A hang that is read from silence alone."""
+    return finding.cause == "timeout-hang" and finding.certainty == "possible"
 
 
 _ENGINE_WORDS = (

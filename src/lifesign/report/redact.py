@@ -33,7 +33,8 @@ _PROMPT = re.compile(
     r"('(?:[^'\\]|\\.){1,20000}'|\"(?:[^\"\\]|\\.){1,20000}\"|\[[^\]]{12,20000}\])"
 )
 _NO_SECRETS = frozenset({"None", "True", "False", "null", "true", "false", "hf_...", "...", "***"})
-_VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w{0,80}|\{[A-Za-z_]\w{0,80}\})")
+# Capitals only: a password may begin with a dollar sign.
+_VARIABLE = re.compile(r"\$(?:[A-Z_][A-Z0-9_]{0,80}|\{[A-Z_][A-Z0-9_]{0,80}\})")
 
 
 def redact(text: str) -> str:
