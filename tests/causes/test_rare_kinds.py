@@ -165,3 +165,27 @@ def test_a_probe_that_ends_a_failed_start_is_a_consequence(tmp_path: Path, faile
     verdict = diagnose_paths([str(path)]).verdict
     assert verdict.cause == cause, verdict
     assert not failed or verdict.evidence[0].line == 5
+
+
+@pytest.mark.parametrize(
+    ("place", "advised"), [("tool_parsers/hermes_tool_parser.py", True), ("serving_tokenization.py", False)]
+)
+def test_the_error_of_one_request_is_named(tmp_path: Path, place: str, advised: bool) -> None:
+    path = tmp_path / "vllm.log"
+    path.write_text(
+        "(EngineCore pid=8) INFO 08-25 17:45:49 [core.py:105] Initializing a V1 LLM engine (v0.18.1) with config: model='m'\n"
+        "(APIServer pid=1) INFO:     Application startup complete.\n"
+        '(APIServer pid=1) INFO:     192.0.2.4:51190 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+        "(APIServer pid=1) ERROR 08-25 18:04:18 [serving.py:1261] Error in chat completion stream generator.\n"
+        "(APIServer pid=1) ERROR 08-25 18:04:18 [serving.py:1261] Traceback (most recent call last):\n"
+        f'(APIServer pid=1) ERROR 08-25 18:04:18 [serving.py:1261]   File "/usr/lib/python3/dist-packages/vllm/entrypoints/openai/{place}", line 212, in extract\n'
+        "(APIServer pid=1) ERROR 08-25 18:04:18 [serving.py:1261]     calls[index].get(\n"
+        "(APIServer pid=1) ERROR 08-25 18:04:18 [serving.py:1261] IndexError: list index out of range\n"
+        '(APIServer pid=1) INFO:     192.0.2.4:51191 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+        '(APIServer pid=1) INFO:     192.0.2.4:51192 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+    )
+    verdict = diagnose_paths([str(path)]).verdict
+    assert (verdict.cause, verdict.subtype) == ("not-a-crash", "request-failed")
+    assert "Line 8" in verdict.why
+    assert "IndexError: list index out of range" in verdict.why
+    assert any("--tool-call-parser" in each.command for each in verdict.remedies) == advised

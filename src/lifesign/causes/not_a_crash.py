@@ -6,7 +6,9 @@ reader is told.
 
 from __future__ import annotations
 
-from lifesign.causes.model import Cause, Subtype
+from lifesign.causes._reading import explain
+from lifesign.causes.model import Cause, Finding, Subtype
+from lifesign.facts.model import Life, Phase
 from lifesign.remedies import library as lib
 from lifesign.remedies.model import Form, Remedy
 from lifesign.text import T
@@ -69,6 +71,20 @@ CLOSE_ENGINE = Remedy(
         "脚本的解释器先于引擎子进程退出时就会打印这句；无害，新版本已经没有了。",
     ),
     source="vllm#28898, vllm#41507",
+)
+
+TOOL_PARSER = Remedy(
+    slug="tool-parser",
+    kind="check",
+    title=T(
+        "the tool parser failed: another release, or another --tool-call-parser",
+        "出错的是工具解析器：换个版本，或换 --tool-call-parser",
+    ),
+    why=T(
+        "What the model wrote was not what the parser expected. Parsers are mended from release to release; one that doesn't fit the model fails again and again, and a request without streaming takes another path through it.",
+        "模型写出的内容不是解析器预期的格式。解析器在各版本中不断修正；与模型不匹配的解析器会反复出错；不用流式输出时走的是另一条路径。",
+    ),
+    command="vllm serve --help=all | grep -A3 -e --tool-call-parser",
 )
 
 OPEN_END = ("healthy", "slow-load", "request-aborted", "request-failed")
@@ -152,6 +168,20 @@ SUBTYPES = {
         (CLIENT_SIDE, lib.REPORT_BUG),
     ),
 }
+
+
+def name_the_error(finding: Finding, life: Life) -> Finding:
+    """Tells which error it was that one request met (`request-failed`), and what to do about it where its place is known."""
+    told = (event for event in life.events if event.weight not in ("quoted", "foreign", "advice", "teardown"))
+    error = next((event for event in told if event.exc is not None and event.phase is Phase.SERVING), None)
+    if error is None or error.exc is None:
+        return finding
+    what = error.text.partition("\n")[0][:160]
+    if any("tool_parser" in part for frame in error.exc.frames for part in (frame.file, frame.func, frame.code)):
+        finding.remedies = (TOOL_PARSER, CLIENT_SIDE, STILL_THERE)
+    note = T(f"Line {error.line} has it: {what}", f"见第 {error.line} 行：{what}")
+    return explain(finding, SUBTYPES["request-failed"].why, note)
+
 
 CAUSE = Cause(
     slug="not-a-crash",

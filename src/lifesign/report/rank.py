@@ -12,6 +12,7 @@ import re
 import msgspec
 
 from lifesign.causes.model import SYMPTOM, TRACE, Cause, CauseRole, Finding
+from lifesign.causes.not_a_crash import name_the_error
 from lifesign.facts.events import exit_code
 from lifesign.facts.model import Event, Life, Phase
 from lifesign.report.survival import lived_on, recovered
@@ -318,7 +319,8 @@ def _quiet_end(life: Life) -> Finding:
     """No death in the log: a healthy one, one that stops in start-up, or no engine's log at all."""
     last = _last(life)
     if life.progress_index >= 0 or life.served:
-        return Finding(NOT_A_CRASH, _alive_subtype(life), last, certainty="supported", strength=SYMPTOM)
+        alive = Finding(NOT_A_CRASH, _alive_subtype(life), last, certainty="supported", strength=SYMPTOM)
+        return name_the_error(alive, life) if alive.subtype == "request-failed" else alive
     if any(event.name == "weights-done" or event.name == "kv" for event in life.events if event.kind == "milestone"):
         return Finding(NOT_A_CRASH, "slow-load", last, certainty="possible", strength=SYMPTOM)
     return Finding(
