@@ -189,3 +189,81 @@ def test_the_error_of_one_request_is_named(tmp_path: Path, place: str, advised: 
     assert "Line 8" in verdict.why
     assert "IndexError: list index out of range" in verdict.why
     assert any("--tool-call-parser" in each.command for each in verdict.remedies) == advised
+
+
+@pytest.mark.parametrize(
+    ("exception", "command"),
+    [
+        ("RuntimeError: flashinfer-cubin version (0.6.1) does not match flashinfer version (0.5.3). Please install the same version of both packages.", "pip install flashinfer-cubin==0.5.3"),
+        ("ModuleNotFoundError: No module named 'soundfile'", "pip install soundfile   # or the package that ships this module"),
+    ],
+)  # fmt: skip
+def test_the_command_names_the_package(tmp_path: Path, exception: str, command: str) -> None:
+    path = tmp_path / "vllm.log"
+    path.write_text("\n".join(log("worker", INIT, exception, "org/model")) + "\n")
+    verdict = diagnose_paths([str(path)]).verdict
+    assert verdict.cause == "env-install"
+    assert verdict.remedies[0].command == command
+
+
+DEATH = (
+    "(EngineCore pid=8) INFO 10-14 09:00:49 [core.py:105] Initializing a V1 LLM engine (v0.11.0) with config: model='m'\n"
+    "(APIServer pid=1) INFO:     Application startup complete.\n"
+    "(APIServer pid=1) INFO 10-14 11:40:14 [loggers.py:123] Engine 000: Avg prompt throughput: 712.4 tokens/s, Avg generation throughput: 38.2 tokens/s, Running: 1 reqs, Waiting: 0 reqs\n"
+    "(APIServer pid=1) INFO 10-14 13:41:14 [loggers.py:123] Engine 000: Avg prompt throughput: 12.4 tokens/s, Avg generation throughput: 12.1 tokens/s, Running: 1 reqs, Waiting: 0 reqs\n"
+    "(APIServer pid=1) ERROR 10-14 13:42:23 [core_client.py:564] Engine core proc EngineCore_DP0 died unexpectedly, shutting down client.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("clock", "who", "cause"),
+    [
+        ("11:26:33", "chrome", "silent-death"),
+        ("13:42:22", "chrome", "silent-death"),
+        ("11:26:33", "python3", "silent-death"),
+        ("13:42:22", "python3", "host-oom"),
+        ("05:42:22", "python3", "host-oom"),  # the kernel's clock is eight hours behind the container's
+    ],
+)
+def test_a_kill_for_memory_counts_by_its_time_and_its_victim(tmp_path: Path, clock: str, who: str, cause: str) -> None:
+    path = tmp_path / "vllm.log"
+    path.write_text(
+        DEATH
+        + f"[Tue Oct 14 {clock} 2025] Out of memory: Killed process 88121 ({who}) total-vm:34112980kB, anon-rss:612332kB\n"
+        f"[Tue Oct 14 {clock} 2025] oom_reaper: reaped process 88121 ({who}), now anon-rss:0kB, file-rss:0kB\n"
+    )
+    assert diagnose_paths([str(path)]).verdict.cause == cause
+
+
+def test_a_quotation_without_clock_belongs_to_the_lines_around_it(tmp_path: Path) -> None:
+    """An agent shows another engine's log: some of its lines have no time of their own."""
+    path = tmp_path / "vllm.log"
+    path.write_text(
+        "INFO 07-02 09:00:25 [core.py:70] Initializing a V1 LLM engine (v0.9.1) with config: model='m'\n"
+        "INFO:     Application startup complete.\n"
+        "INFO 07-02 09:14:13 [loggers.py:118] Engine 000: Avg prompt throughput: 61.0 tokens/s, Avg generation throughput: 33.1 tokens/s, Running: 1 reqs\n"
+        "ERROR 06-26 23:10:17 [core.py:519] EngineCore encountered a fatal error.\n"
+        "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.\n"
+        "ERROR 06-26 23:10:17 [core.py:519] RuntimeError: CUDA error: an illegal memory access was encountered\n"
+        "INFO 07-02 09:15:13 [loggers.py:118] Engine 000: Avg prompt throughput: 44.1 tokens/s, Avg generation throughput: 31.2 tokens/s, Running: 1 reqs\n"
+        "INFO 07-02 09:15:23 [loggers.py:118] Engine 000: Avg prompt throughput: 44.1 tokens/s, Avg generation throughput: 31.2 tokens/s, Running: 1 reqs\n"
+    )
+    assert diagnose_paths([str(path)]).verdict.cause == "not-a-crash"
+
+
+@pytest.mark.parametrize(("stopped", "cause"), [(True, "env-install"), (False, "env-install")])
+def test_the_next_attempt_of_a_shell_session(tmp_path: Path, stopped: bool, cause: str) -> None:
+    """A start that was broken off with Ctrl-C doesn't make the failure of the next one a part of its end."""
+    path = tmp_path / "session.log"
+    path.write_text(
+        "$ vllm serve m\nINFO 10-31 20:32:10 [__init__.py:224] Automatically detected platform cuda.\n"
+        + ("^C\n" if stopped else "")
+        + "$ export CUDA_VISIBLE_DEVICES=1\n$ vllm serve m\n"
+        "INFO 10-31 20:33:55 [__init__.py:224] Automatically detected platform cuda.\n"
+        "Traceback (most recent call last):\n"
+        '  File "/srv/vllm/vllm/platforms/cuda.py", line 16, in <module>\n'
+        "    import vllm._C  # noqa\n"
+        "ImportError: /srv/vllm/vllm/_C.abi3.so: undefined symbol: _ZN3c104cuda9SetDeviceEab\n"
+        "$ echo $?\n1\n"
+    )
+    assert diagnose_paths([str(path)]).verdict.cause == cause

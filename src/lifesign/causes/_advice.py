@@ -7,6 +7,16 @@ from msgspec.structs import replace
 from lifesign.remedies.model import Form, Remedy
 from lifesign.text import T
 
+GPU_FOR_ATTENTION = Remedy(
+    slug="gpu-for-attention",
+    kind="check",
+    title=T("a GPU that the attention of this model runs on, or another model", "换用支持该模型注意力的 GPU，或换模型"),
+    why=T(
+        "The message lists every back end with its reasons; sparse attention (DeepSeek-V3.2 and its kind) needs Hopper or Blackwell.",
+        "报错列出了每个后端被排除的原因；稀疏注意力（DeepSeek-V3.2 一类）需要 Hopper 或 Blackwell。",
+    ),
+    command="python -c 'import torch; print(torch.cuda.get_device_name(), torch.cuda.get_device_capability())'",
+)
 SLEEP_UPGRADE = Remedy(
     slug="sleep-wake-upgrade",
     kind="upgrade",

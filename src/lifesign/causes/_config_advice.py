@@ -67,6 +67,16 @@ def for_length(derived: str, line: int) -> tuple[Remedy, ...]:
     return (reading.with_value(SHORTER, derived, how, line, LESS), LENGTH_OUT, ROPE)
 
 
+OLD_MODEL_RUNNER = Remedy(
+    slug="first-model-runner",
+    kind="env",
+    title=T("take the first model runner", "改用第一版 model runner"),
+    why=T(
+        "The second one doesn't have this feature yet; the first one does, or take the feature off.",
+        "第二版 model runner 还不支持这个功能，第一版支持；或者去掉这个功能。",
+    ),
+    forms=(Form("VLLM_USE_V2_MODEL_RUNNER", "0"),),
+)
 SPECULATE_LESS = Remedy(
     slug="fewer-draft-tokens",
     kind="check",

@@ -286,6 +286,7 @@ SIGNATURES = (
             "share no supported KV cache block size",
             "is not supported by attention backend",
         ),
+        none=("[compute capability not supported]",),  # the GPU alone rules a back end out: unsupported-hw
         kinds=("exception", "wrapper"),
     ),
     Signature(

@@ -185,6 +185,15 @@ INSTALL_MISSING = Remedy(
     ),
     command="pip check; pip install MODULE_NAMED_ABOVE",
 )
+SAME_VERSION = Remedy(
+    slug="same-version-of-both",
+    kind="command",
+    title=T("install both packages in one version", "让两个包版本一致"),
+    why=T(
+        "They are built together. Pin the companion beside vLLM, or the next upgrade brings the newest again.",
+        "两者是一起构建的。装 vLLM 时要把配套包的版本固定住，否则下次升级又会装成最新版。",
+    ),
+)
 REINSTALL = Remedy(
     slug="reinstall-vllm",
     kind="command",

@@ -14,6 +14,9 @@ from lifesign.remedies.model import Remedy
 _WANTED = re.compile(
     r"(?:[Pp]lease |[`'\" ])install (?:it (?:via|with|by) )?[`'\"]?(?:pip install (?:-U )?)?([A-Za-z][\w.\-]{1,40}[><=~!]=?[\w.]{1,20})"
 )
+_PAIR = re.compile(
+    r"([A-Za-z][\w.\-]{1,40}) version \(([\w.+]{1,30})\) does not match ([A-Za-z][\w.\-]{1,40}) version \(([\w.+]{1,30})\)"
+)
 _MODULE = re.compile(r"No module named '([A-Za-z_][\w]{0,60})")
 _RAY = re.compile(r"Ray: ([\w.]{1,20})\s{1,20}Python: ([\w.]{1,20})")
 
@@ -23,6 +26,12 @@ def name_the_package(finding: Finding, usual: tuple[Remedy, ...]) -> None:
     text = finding.event.text[:4000]
     if "libatb.so" in text:
         finding.remedies = (advice.SOURCE_NNAL, advice.INSTALL_MISSING)
+        return
+    pair = _PAIR.search(text)
+    if pair is not None:
+        # The one that is older is what vLLM asked for: an unpinned companion is the newer one.
+        command = f"pip install {shlex.quote(f'{pair[1]}=={pair[4]}')}"
+        finding.remedies = (replace(advice.SAME_VERSION, command=command), advice.REINSTALL, advice.CLEAN_ENV)
         return
     wanted, module = _WANTED.search(text), _MODULE.search(text)
     name = wanted[1] if wanted else module[1] if module else ""

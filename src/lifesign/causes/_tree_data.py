@@ -124,6 +124,7 @@ QUESTIONS: tuple[Question, ...] = (
         "driver", "env-install", "Is a driver, library, build or import the complaint?", "报错说的是驱动、库、编译版本或导入吗？",
         "Failed to infer device type", "Device string must not be empty", "undefined symbol", "No module named", "cannot open shared object", "Error 803", "Error 804", "Error 802",
         "cudaGetDeviceCount", "Failed to load NCCL library", "ncclGetVersion", "file too short", "No package metadata", "is not implemented.", "Mismatched NCCL version", "CUDA initialization:",
+        "does not match flashinfer version",
         "PackageNotFoundError", "cannot import name", "UnspecifiedPlatform",
         test=all_of(
             any_of(
@@ -131,6 +132,7 @@ QUESTIONS: tuple[Question, ...] = (
                     "Failed to infer device type", "Device string must not be empty", "undefined symbol", "No module named", "cannot open shared object", "Error 803", "Error 804",
                     "Error 802", "cudaGetDeviceCount", "Failed to load NCCL library", "ncclGetVersion", "file too short", "No package metadata", "Mismatched NCCL version",
                     "CUDA initialization:", "cannot import name", "UnspecifiedPlatform", "'initialize_nixl' is not implemented",
+                    "does not match flashinfer version",
                 ),
                 all_of(words("CUBLAS_STATUS_INVALID_VALUE"), said("LD_LIBRARY_PATH", "libcublas.so.12 => /usr/local")),
             ),
@@ -282,9 +284,9 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     q(
         "one-request", "request-poison", "Does one request bring it down (grammar, images, token ids)?", "是某个请求（语法、图片、token id）把它拖垮的吗？",
-        "multimodal tokens to", "json_schema_converter", "is out of bounds for dimension", "could not broadcast input array",
+        "multimodal tokens to", "contains inconsistent shapes", "json_schema_converter", "is out of bounds for dimension", "could not broadcast input array",
         test=any_of(
-            words("multimodal tokens to", "image tokens to", "Expected a cached item for", "exceeds bounds", "json_schema", "grammar", "is out of bounds for dimension", "could not broadcast input array", "Duplicate request"),
+            words("multimodal tokens to", "image tokens to", "contains inconsistent shapes", "Expected a cached item for", "exceeds bounds", "json_schema", "grammar", "is out of bounds for dimension", "could not broadcast input array", "Duplicate request"),
             in_frames("structured_output/", "guided_decoding", "outlines", "xgrammar"),
             lambda life, event: request_drains_pool(life, event),
         ),

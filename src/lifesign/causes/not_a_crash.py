@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from lifesign.causes._reading import explain
 from lifesign.causes.model import Cause, Finding, Subtype
+from lifesign.causes.request_poison import NO_MM_CACHE
 from lifesign.facts.model import Life, Phase
 from lifesign.remedies import library as lib
 from lifesign.remedies.model import Form, Remedy
@@ -171,16 +172,22 @@ SUBTYPES = {
 
 
 def name_the_error(finding: Finding, life: Life) -> Finding:
-    """Tells which error it was that one request met (`request-failed`), and what to do about it where its place is known."""
-    told = (event for event in life.events if event.weight not in ("quoted", "foreign", "advice", "teardown"))
-    error = next((event for event in told if event.exc is not None and event.phase is Phase.SERVING), None)
-    if error is None or error.exc is None:
+    """Tells which error it was that one request met, and what to do about it where its place is known."""
+    told = [event for event in life.events if event.weight not in ("quoted", "foreign", "advice", "teardown")]
+    serving = [event for event in told if event.phase is Phase.SERVING]
+    error = next((event for event in serving if event.exc is not None), None) or next(
+        (event for event in serving if event.level == "ERROR" and event.process.role in ("core", "worker")), None
+    )
+    if error is None:
         return finding
     what = error.text.partition("\n")[0][:160]
-    if any("tool_parser" in part for frame in error.exc.frames for part in (frame.file, frame.func, frame.code)):
+    frames = error.exc.frames if error.exc is not None else []
+    if any("tool_parser" in part for frame in frames for part in (frame.file, frame.func, frame.code)):
         finding.remedies = (TOOL_PARSER, CLIENT_SIDE, STILL_THERE)
+    elif "Expected a cached item for" in error.text:
+        finding.remedies = (NO_MM_CACHE, CLIENT_SIDE, STILL_THERE)
     note = T(f"Line {error.line} has it: {what}", f"见第 {error.line} 行：{what}")
-    return explain(finding, SUBTYPES["request-failed"].why, note)
+    return explain(finding, SUBTYPES[finding.subtype].why, note)
 
 
 CAUSE = Cause(

@@ -293,6 +293,13 @@ CAUSE = Cause(
             when=_fatal_place,
             certainty="supported",
         ),
+        Signature(
+            "mm-placeholders",
+            any=("contains inconsistent shapes",),
+            frames=("tensor_schema",),
+            kinds=("exception", "wrapper"),
+            when=_fatal_place,
+        ),
         Signature("mm-cache", any=("Expected a cached item for",), kinds=("exception", "wrapper"), when=_fatal_place),
         Signature(
             "oov-token-id",

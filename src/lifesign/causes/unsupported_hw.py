@@ -49,6 +49,12 @@ _CAPABILITY = r"(?:requires?|[Rr]equired|only supported on|only supports?|not su
 
 SIGNATURES = (
     Signature(
+        "kernel-missing",
+        any=("No valid attention backend found", "No valid MLA attention backend"),
+        all=("[compute capability not supported]",),
+        kinds=("exception", "wrapper"),
+    ),
+    Signature(
         "flashinfer-arch", any=("FlashInfer requires GPUs with sm75",), regex=r"(?:Error: |^)FlashInfer requires"
     ),
     Signature("memory-query", any=("doesn't support querying the available free memory",)),
@@ -275,6 +281,14 @@ def refine(finding: Finding, life: Life) -> Finding | None:
         remedies = [advice.ROCM_ARCH, collect.UPGRADE_VLLM]
     if finding.subtype == "no-kernel-image" and life.engine == "sglang":
         remedies = [host.SUPPORTED_GPU, collect.UPGRADE_VLLM]
+    if "[compute capability not supported]" in text:
+        remedies = [advice.GPU_FOR_ATTENTION, collect.UPGRADE_VLLM]
+        notes.append(
+            T(
+                "It is the attention: the back ends that have what this model needs are refused for the GPU's compute capability alone (Ampere is 8.0 and 8.6, Ada 8.9, Hopper 9.0, Blackwell 10.0 and 12.0).",
+                "出问题的是注意力：具备该模型所需功能的后端，仅仅因为 GPU 的计算能力而被排除（Ampere 为 8.0/8.6，Ada 8.9，Hopper 9.0，Blackwell 10.0/12.0）。",
+            )
+        )
     if finding.subtype == "kernel-missing" and finding.event.exc is not None:
         if finding.event.exc.passes("fp8_utils", "w8a8", "scaled_mm") or "scaled_mm" in text:
             notes.append(

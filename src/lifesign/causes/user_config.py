@@ -41,6 +41,8 @@ def _refine(finding: Finding, life: Life) -> Finding | None:
     if finding.subtype == "deepep-dispatch-limit":
         reading.for_sglang(finding, life, SUBTYPES[finding.subtype].remedies, advice.SGLANG_DISPATCH)
         return reading.cite(finding, "num_max_dispatch_tokens_per_rank")
+    if "Model Runner V2 does not" in text:
+        finding.remedies = (advice.OLD_MODEL_RUNNER, *SUBTYPES[finding.subtype].remedies)
     if "Value error," in text:
         return reading.cite(finding, "Value error,")
     return finding

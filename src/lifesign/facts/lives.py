@@ -189,12 +189,20 @@ _SCHEDULED = "Scheduled restart job, restart counter is at "
 """systemd's word before it starts a unit again; a start that fails early prints no banner of its own."""
 
 
+_FIRST_WORDS = "Automatically detected platform "
+"""The first words of any start, import errors included: right behind a Ctrl-C the next attempt of a shell session."""
+_SHELL_LINES = 6
+"""How many lines back: what somebody typed stands between."""
+
+
 def _begins_new_life(event: Event, life: Life) -> bool:
     """A start-up banner after a death, an orderly end, or from an API server with another pid than the one before."""
     if event.weight in ("quoted", "foreign") or not life.events:
         return False
     if event.kind == "plain" and _SCHEDULED in event.text and _ended(life):
         return True
+    if _FIRST_WORDS in event.text and life.orderly and not life.died:
+        return any(other.kind == "signal" for other in life.events[-_SHELL_LINES:])
     if event.kind != "milestone":
         return False
     if event.name not in _RESTART and not (event.name == "engine-init" and _ended(life)):

@@ -168,6 +168,7 @@ ADVICE = (
     "If out-of-memory error occurs during cudagraph capture",
     "resource_tracker",
     "destroy_process_group() was not called",
+    "Error retrieving safetensors",
     "Exception in ASGI application",
     "libnccl-net.so",
     "Could not find: libnccl-env",

@@ -101,8 +101,11 @@ def _old_lines(life: Life) -> None:
         # An engine that starts is real, whatever its clock says (logs of several machines put together).
         short = 0 < len(block) <= _OLD_BLOCK and not any(old.kind == "milestone" for old in block)
         if before is not None and now >= before - 60 and short:
-            for old in block:
-                old.weight = "quoted"
+            stamped = {old.index for old in block}
+            for old in life.events[block[0].index : block[-1].index + 1]:
+                # Lines between them that carry no time of their own are of the same quotation.
+                if old.index in stamped or (not old.head_stamp and f"{old.path}|{old.process.source}" == key):
+                    old.weight = "quoted"
         latest[key] = now if before is None else max(before, now)
 
 

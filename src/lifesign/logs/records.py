@@ -30,6 +30,7 @@ _SECONDS = (31 * 86400, 86400, 3600, 60, 1)
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 # journald and `dmesg -T`: `Oct 11 19:02:44`, `[Mon Nov 30 10:28:26 2026]`.
 _NAMED_MONTH = re.compile(rf"({'|'.join(_MONTHS)}) {{1,2}}(\d{{1,2}}) (\d\d):(\d\d):(\d\d)")
+_WEEKDAY = re.compile(r"\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} [\d ]\d \d\d:\d\d:\d\d \d{4}\] ")
 _DIGITS = re.compile(r"(?:(\d\d)-)?(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
 
 
@@ -134,6 +135,11 @@ def records(path: str, lines: Iterable[Line], unwrapper: Unwrapper) -> Iterator[
             yield _record(path, line.number, head, part)
 
 
+def _kernel_time(text: str) -> float | None:
+    """The time of a line of `dmesg -T` that was pasted below a log, `[Mon Nov 30 10:28:26 2026] ...`; None for any other."""
+    return seconds(text[5:20]) if text[:1] == "[" and _WEEKDAY.match(text) else None
+
+
 def _record(path: str, number: int, head: Head, part: Unwrapped) -> Record:
     stamp = head.stamp if head.stamp and not head.stamp.startswith("00-00") else part.stamp
     return Record(
@@ -141,7 +147,7 @@ def _record(path: str, number: int, head: Head, part: Unwrapped) -> Record:
         line=number,
         process=head.process,
         level=head.level,
-        time_s=seconds(stamp) if stamp else None,
+        time_s=seconds(stamp) if stamp else _kernel_time(head.text),
         origin=head.origin,
         text=head.text.rstrip(),
         bare=head.bare and not is_progress_bar(head.text),

@@ -23,7 +23,7 @@ NO_ENGINE = (INSUFFICIENT, "empty")
 """Cause and subtype of a text in which no engine speaks."""
 
 _KERNEL_SLACK_S = 600.0
-_ZONE_SLACK_S = 60.0
+_ZONE_SLACK_S = 120.0
 
 
 class Ranking(msgspec.Struct):
@@ -60,7 +60,9 @@ def rank(life: Life, causes: tuple[Cause, ...], notes: list[str] | None = None) 
 
 def _is_of_this_life(event: Event, life: Life) -> bool:
     """Whether a kernel line belongs to this engine: by its time, and by the process that it names."""
-    named = re.search(r"name=([^\s,]{1,40})|task=([^\s,]{1,40})|Killed process \d+ \(([^)]{1,40})\)", event.text)
+    named = re.search(
+        r"name=([^\s,]{1,40})|task=([^\s,]{1,40})|(?:Killed|reaped) process \d+ \(([^)]{1,40})\)", event.text
+    )
     if named is not None:
         who = (named[1] or named[2] or named[3]).lower()
         if not any(
@@ -86,13 +88,33 @@ def _is_of_this_life(event: Event, life: Life) -> bool:
     return apart <= 14 * 3600 + _ZONE_SLACK_S and min(apart % 1800, 1800 - apart % 1800) <= _ZONE_SLACK_S
 
 
+_WORKED_S = 120.0
+
+
+def _worked_after(event: Event, life: Life) -> bool:
+    """Whether the engine still worked minutes after a kernel line, by the clock: such lines often stand below the log.
+
+    A distance to the death of whole half hours (none included) may be another time zone, and then tells nothing.
+    """
+    if event.time_s is None:
+        return False
+    died = next((other.time_s for other in life.events if other.ends and other.kind != "kernel"), None)
+    if died is not None:
+        apart = abs(event.time_s - died)
+        if min(apart % 1800, 1800 - apart % 1800) <= _ZONE_SLACK_S:
+            return False
+    worked = (other.time_s for other in life.events if other.kind == "progress" and other.name != "idle")
+    return any(time_s is not None and time_s > event.time_s + _WORKED_S for time_s in worked)
+
+
 def _can_be_root(finding: Finding, life: Life) -> bool:
     event = finding.event
     if finding.role != "root" or event.weight in ("request", "teardown", "advice", "quoted", "foreign"):
         return False
     if event.kind == "kernel":
         # Memory that the machine lacked for a moment is no reason for what happened long after; a fault of the device may be.
-        passed = finding.cause in ("device-oom", "host-oom") and lived_on(event, life)
+        memory = finding.cause in ("device-oom", "host-oom")
+        passed = memory and (lived_on(event, life) or _worked_after(event, life))
         return _is_of_this_life(event, life) and not passed
     return not lived_on(event, life)
 
@@ -320,7 +342,7 @@ def _quiet_end(life: Life) -> Finding:
     last = _last(life)
     if life.progress_index >= 0 or life.served:
         alive = Finding(NOT_A_CRASH, _alive_subtype(life), last, certainty="supported", strength=SYMPTOM)
-        return name_the_error(alive, life) if alive.subtype == "request-failed" else alive
+        return name_the_error(alive, life) if alive.subtype in ("request-failed", "request-aborted") else alive
     if any(event.name == "weights-done" or event.name == "kv" for event in life.events if event.kind == "milestone"):
         return Finding(NOT_A_CRASH, "slow-load", last, certainty="possible", strength=SYMPTOM)
     return Finding(
