@@ -245,6 +245,7 @@ def test_a_quotation_without_clock_belongs_to_the_lines_around_it(tmp_path: Path
         "ERROR 06-26 23:10:17 [core.py:519] EngineCore encountered a fatal error.\n"
         "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.\n"
         "ERROR 06-26 23:10:17 [core.py:519] RuntimeError: CUDA error: an illegal memory access was encountered\n"
+        "Failed: Cuda error /workspace/csrc/custom_all_reduce.cuh:453 'an illegal memory access was encountered'\n"
         "INFO 07-02 09:15:13 [loggers.py:118] Engine 000: Avg prompt throughput: 44.1 tokens/s, Avg generation throughput: 31.2 tokens/s, Running: 1 reqs\n"
         "INFO 07-02 09:15:23 [loggers.py:118] Engine 000: Avg prompt throughput: 44.1 tokens/s, Avg generation throughput: 31.2 tokens/s, Running: 1 reqs\n"
     )

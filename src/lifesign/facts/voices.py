@@ -102,8 +102,8 @@ def _old_lines(life: Life) -> None:
         short = 0 < len(block) <= _OLD_BLOCK and not any(old.kind == "milestone" for old in block)
         if before is not None and now >= before - 60 and short:
             stamped = {old.index for old in block}
-            for old in life.events[block[0].index : block[-1].index + 1]:
-                # Lines between them that carry no time of their own are of the same quotation.
+            for old in life.events[block[0].index : event.index]:
+                # Lines that carry no time of their own, up to the next that does, are of the same quotation.
                 if old.index in stamped or (not old.head_stamp and f"{old.path}|{old.process.source}" == key):
                     old.weight = "quoted"
         latest[key] = now if before is None else max(before, now)
