@@ -29,7 +29,7 @@ def name_the_package(finding: Finding, usual: tuple[Remedy, ...]) -> None:
         return
     pair = _PAIR.search(text)
     if pair is not None:
-        # The one that is older is what vLLM asked for: an unpinned companion is the newer one.
+        # The second is the package that vLLM asks for; the first comes with it, and wasn't pinned.
         command = f"pip install {shlex.quote(f'{pair[1]}=={pair[4]}')}"
         finding.remedies = (replace(advice.SAME_VERSION, command=command), advice.REINSTALL, advice.CLEAN_ENV)
         return
