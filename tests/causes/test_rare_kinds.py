@@ -268,3 +268,29 @@ def test_the_next_attempt_of_a_shell_session(tmp_path: Path, stopped: bool, caus
         "$ echo $?\n1\n"
     )
     assert diagnose_paths([str(path)]).verdict.cause == cause
+
+
+@pytest.mark.parametrize(
+    "head", ["", "[ 8812.123456] ", "[Tue Oct 14 13:42:22 2025] ", "Oct 14 13:42:22 node7 kernel: "]
+)
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        ("NVRM: Xid (PCI:0000:3b:00): 79, pid=210, name=VLLM::Worker, GPU has fallen off the bus.", "hardware-fault"),
+        ("Out of memory: Killed process 210 (VLLM::Worker_TP) total-vm:118201372kB, anon-rss:61230112kB", "host-oom"),
+        ("Memory cgroup out of memory: Killed process 210 (python3) total-vm:118201372kB", "host-oom"),
+        ("python3[210]: segfault at 0 ip 00007f12 sp 00007f13 error 4 in libnccl.so.2[7f00+1]", "silent-death/segfault-native|collective-comm"),
+        ("docker0: port 2(veth1f0ac21) entered disabled state", "silent-death/core-died-no-trace"),
+    ],
+)  # fmt: skip
+def test_the_kernel_s_lines_right_below_an_exception(tmp_path: Path, said: str, cause: str, head: str) -> None:
+    """With or without the prefixes of dmesg and journald: they are no further lines of the exception's message."""
+    path = tmp_path / "vllm.log"
+    path.write_text(
+        DEATH
+        + "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.\n"
+        + head + said + "\n"
+    )  # fmt: skip
+    verdict = diagnose_paths([str(path)]).verdict
+    wanted = cause.split("|")
+    assert verdict.cause in wanted or f"{verdict.cause}/{verdict.subtype}" in wanted, verdict

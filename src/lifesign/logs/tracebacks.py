@@ -33,7 +33,10 @@ _ALONE = re.compile(
 _STARTERS = re.compile(
     r"\[|\$ |# |\*\*\*|!!!|={4}|-{4}|```|</|Traceback|Failed: |Process \w|Loading |Capturing |Killed|Aborted|Segmentation|Bus error|"
     r"terminate called|[\w.\-]+:\d+:\d+ |\d{4}-\d\d|/\S{1,200}\.(?:cu|cuh|cpp|cc|h|hpp):\d|Memory access fault|INFO|WARNING|nanobind|"
-    r"/\S{0,200}resource_tracker|Exception (?:in|ignored)|kernel: |Dumping |warnings\.warn|Fatal Python|\(raylet\)"
+    r"/\S{0,200}resource_tracker|Exception (?:in|ignored)|kernel: |Dumping |warnings\.warn|Fatal Python|\(raylet\)|"
+    # The kernel's lines without their prefix, as `journalctl -k -o cat` gives them.
+    r"NVRM: |Out of memory: Killed|Memory cgroup out of memory|oom-kill:|oom_reaper: |[\w:.\-]{1,40} invoked oom-killer|"
+    r"[\w:.\-]{1,40}\[\d{1,9}\]: segfault at|traps: |mce: |EDAC |amdgpu[ :]"
 )
 MAX_NATIVE_FRAMES = 24
 _NATIVE = (
