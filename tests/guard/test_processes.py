@@ -14,7 +14,7 @@ import pytest
 from lifesign.guard import procs
 from lifesign.guard.exits import ExitWatch, become_subreaper
 from lifesign.guard.helpers import Helpers
-from lifesign.guard.life import KEPT_ENDED, MAX_MEMBERS, Life, orphans_of
+from lifesign.guard.life import KEPT_ENDED, MAX_MEMBERS, Life, orphans_of, record_ahead
 from lifesign.guard.procs import MARKER, ProcId, describe_status, parse_stat, role_of
 
 
@@ -136,6 +136,34 @@ def test_orphans_are_found_by_record_marker_and_session_only(chain: tuple[subpro
     assert orphans_of("9-other", {**record, "id": "9-other", "boot_id": "another", "members": []}) == []
     shifted = {**record, "members": [{**record["members"][0], "start_ticks": 1}], "top": [top.pid, 1]}
     assert orphans_of("9-other", shifted) == [], "a reused pid is a stranger"
+
+
+def test_a_record_from_before_the_spawn_finds_a_process_that_lost_its_marker() -> None:
+    """A title overwrites the environment: such a process is known by the session of one that still bears the marker."""
+    code = (
+        "import ctypes, os, sys, time\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    os.execve(sys.executable, ['VLLM::EngineCore', '-c', 'import time; print(1, flush=True); time.sleep(60)'], {})\n"
+        "print(pid, flush=True)\n"
+        "time.sleep(60)"
+    )
+    record = record_ahead("1-test", 1, {})
+    assert orphans_of("1-test", record) == [], "nothing runs yet"
+    environment = {**os.environ, MARKER: "1-test"}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True, env=environment
+    ) as top:
+        assert top.stdout is not None
+        try:
+            said = {int(top.stdout.readline()), int(top.stdout.readline())}
+            (child,) = said - {1}
+            assert procs.marker_of(child) is None
+            found = {proc.pid: role for proc, role, _ in orphans_of("1-test", record)}
+            assert found == {top.pid: "other", child: "core"}
+            assert orphans_of("2-test", record) == [], "another life's marker"
+        finally:
+            os.killpg(top.pid, signal.SIGKILL)
 
 
 def test_ended_helpers_make_room_and_processes_of_the_engine_stay(

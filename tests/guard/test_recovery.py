@@ -49,6 +49,38 @@ def test_a_killed_guard_leaves_an_engine_that_the_next_one_finds(tmp_path: Path)
     assert first.tmps() == []
 
 
+FORKS_WHEN_ASKED = """
+import os, signal, sys, time
+def fork(number, frame):
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(120)
+    os._exit(1)
+if not os.path.exists(sys.argv[1]):
+    open(sys.argv[1], "w").close()
+    signal.signal(signal.SIGTERM, fork)
+print("INFO:     Application startup complete.", flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+def test_what_an_engine_starts_while_it_is_being_ended_is_ended_too(tmp_path: Path) -> None:
+    engine = [sys.executable, "-c", FORKS_WHEN_ASKED, str(tmp_path / "once")]
+    with guard(tmp_path, engine=engine) as first:
+        first.wait_for("the engine serves")
+        first.process.send_signal(signal.SIGKILL)
+        first.wait()
+        with guard(tmp_path, engine=engine) as second:
+            second.wait_for("the engine serves", 2)
+            assert {second.life()["top"][0]} == set(second.marked())
+            (incident,) = second.incidents()
+            assert [one["ended_by_guard"] for one in incident["processes"]] == [True, True]
+            second.stop()
+            assert second.wait() == 143, "the code of an engine that hears SIGTERM and does nothing about it"
+    assert first.marked() == []
+
+
 def test_what_the_engine_says_after_the_guard_died_is_kept(tmp_path: Path) -> None:
     with guard(tmp_path, engine_args=("--die", "worker-exception", "--after", "1.5")) as first:
         first.serving()

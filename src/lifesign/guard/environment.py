@@ -6,6 +6,7 @@ import fcntl
 import getpass
 import json
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,17 +21,22 @@ OWNER_FILE = ".lifesign-owner"
 holds a lock on it as well: seen from another container its pid means nothing, the lock does."""
 OWN_RPC_TIMEOUT_S = 7200
 """vLLM's own limit kills a busy worker and tells nobody why; guard's detector judges sooner, and by evidence."""
+LIFE_ID = re.compile(r"\d{6,12}-[0-9a-f]{8}")
+"""How a life is called: the second of its start, and a random part."""
 SOCKET_PATH_ROOM = 60
 """A Unix socket's path has at most 107 bytes, and vLLM's names need some 40 of them."""
 
 
-def private_tmp(life_id: str, environment: Mapping[str, str]) -> Path | None:
-    """Create the life's own temporary folder inside the engine's usual one; None when that can't be done."""
+def private_tmp_places(life_id: str, environment: Mapping[str, str]) -> list[Path]:
+    """Where the life's own temporary folder may be: inside the engine's usual one, or in /tmp where that path is too long."""
     base = Path(environment.get("TMPDIR") or tempfile.gettempdir())
-    for parent in (base, Path("/tmp")):
-        folder = parent / f"lifesign-{life_id}"
-        if len(str(folder)) > SOCKET_PATH_ROOM:
-            continue
+    folders = dict.fromkeys(parent / f"lifesign-{life_id}" for parent in (base, Path("/tmp")))
+    return [folder for folder in folders if len(str(folder)) <= SOCKET_PATH_ROOM]
+
+
+def private_tmp(life_id: str, environment: Mapping[str, str]) -> Path | None:
+    """Create the life's own temporary folder; None when that can't be done."""
+    for folder in private_tmp_places(life_id, environment):
         with suppress(OSError):
             folder.mkdir(mode=0o700)
             (folder / OWNER_FILE).write_text(json.dumps({"guard": procs.identify(os.getpid())}))

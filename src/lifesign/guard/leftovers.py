@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lifesign.guard import procs
+from lifesign.guard.environment import LIFE_ID
 from lifesign.guard.life import mapped_shm, orphans_of
 from lifesign.guard.procs import ProcId, Stat
 from lifesign.guard.shm import Use, Users, inodes_of, unlink_unused
@@ -48,7 +49,7 @@ INITS = (
 )  # fmt: skip
 """Programs that take in orphans, or sit at the top of a container; a server among them is recognised by its session."""
 _UUID = re.compile(r"^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$")
-_LIFE_FOLDER = re.compile(r"^lifesign-\d{6,12}-[0-9a-f]{8}$")
+_LIFE_FOLDER = re.compile(rf"^lifesign-{LIFE_ID.pattern}$")
 _SHM_ENGINES = ("nccl-", "vllm", "VLLM_")
 _SHM_ANYBODYS = ("psm_", "sem.mp-", "torch_", "cuda.shm.")
 DEVICE_PATHS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/renderD", "/dev/davinci", "/dev/accel")

@@ -214,6 +214,14 @@ class Life:
         }
 
 
+def record_ahead(life_id: str, number: int, details: dict[str, Any]) -> dict[str, Any]:
+    """For `life.json` before anything runs: killed between the spawn and the first record, guard would leave an engine that
+    nobody knows. The id is enough to find it by marker; `starting` says that there may be nothing to find."""
+    life = Life(life_id, number, ProcId(0, 0))
+    life.details = {**details, "starting": True}
+    return life.as_json()
+
+
 def mapped_shm(pid: int) -> set[str]:
     """Names of the files in /dev/shm that a process has mapped (`/dev/shm/psm_1234`)."""
     found: set[str] = set()
@@ -230,7 +238,8 @@ def orphans_of(life_id: str, record: dict[str, Any]) -> list[tuple[ProcId, str, 
 
     A title overwrites the environment that /proc shows, marker included; such a process is known by its session. The
     number of a session is not given away while it has members, unless its leader is another process by now. Numbers from
-    another boot or another container mean nothing here: then only the marker counts.
+    another boot or another container mean nothing here: then only the marker counts, and the sessions of processes that
+    bear it (which all begin below the top process).
     """
     found: dict[ProcId, tuple[str, str]] = {}
     namespace = procs.pid_namespace()
@@ -245,17 +254,20 @@ def orphans_of(life_id: str, record: dict[str, Any]) -> list[tuple[ProcId, str, 
     top = top_of(record)
     leader = procs.identify(top.pid)
     session = top.pid if same_numbers and top.pid and leader in (None, top) else 0
+    sessions = {session: top.start_ticks} if session else {}
     group = recorded_group(record.get("cgroup"), life_id)
     in_group = group.pids() if group is not None else set()
-    for pid in procs.all_pids():
-        stat = procs.read_stat(pid)
-        if stat is None or stat.id in found or stat.state in "ZX":
+    stats = [stat for pid in procs.all_pids() if (stat := procs.read_stat(pid)) is not None and stat.state not in "ZX"]
+    marked = {stat.id for stat in stats if procs.marker_of(stat.pid) == life_id}
+    for stat in stats:
+        if stat.id in marked:
+            sessions[stat.session] = min(stat.start_ticks, sessions.get(stat.session, stat.start_ticks))
+    for stat in stats:
+        if stat.id in found:
             continue
-        role, name = procs.role_of(stat.comm, procs.read_cmdline(pid))
-        in_session = (
-            session and stat.session == session and stat.start_ticks >= top.start_ticks and role in ENGINE_ROLES
-        )
-        if pid in in_group or in_session or procs.marker_of(pid) == life_id:
+        role, name = procs.role_of(stat.comm, procs.read_cmdline(stat.pid))
+        in_session = stat.start_ticks >= sessions.get(stat.session, stat.start_ticks + 1) and role in ENGINE_ROLES
+        if stat.pid in in_group or in_session or stat.id in marked:
             found[stat.id] = (role, name)
     return [(proc, role, name) for proc, (role, name) in found.items()]
 

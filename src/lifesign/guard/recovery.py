@@ -23,9 +23,11 @@ from lifesign.guard.bundle import unfinished
 from lifesign.guard.clearance import remove_shm
 from lifesign.guard.closing import Closed, close_incident, drop_captures
 from lifesign.guard.context import Context
+from lifesign.guard.environment import LIFE_ID, private_tmp_places
 from lifesign.guard.evidence.kernel import KernelReport
 from lifesign.guard.life import Life, mapped_shm, orphans_of, top_of
 from lifesign.guard.lifegroup import recorded_group
+from lifesign.guard.logstore import segments
 from lifesign.guard.outcome import Outcome
 from lifesign.guard.restart import Decision, Died, RestartPolicy
 from lifesign.guard.ruling import Ruling
@@ -34,6 +36,9 @@ from lifesign.text import T
 
 TERM_S = 3.0
 KILL_S = 10.0
+MAX_LOOKS = 5
+Orphan = tuple[procs.ProcId, str, str]
+"""(process, role, name)."""
 
 
 @dataclass
@@ -58,6 +63,13 @@ def recover(context: Context, policy: RestartPolicy, decide: Callable[[str, Died
         return None
     life = _life_of(record, context)
     orphans = orphans_of(life.id, record)
+    if record.get("starting") and not orphans and not _said_anything(context, life.id):
+        for folder in left:
+            _mark_abandoned(folder)
+        removed = _remove_tmp(record, life.id)
+        context.note(f"recovery: the last guard was killed before it had started its engine; removed: {removed}")
+        return None
+    _find_top(life, orphans)
     if orphans:
         context.voice.say(_FOUND, n=len(orphans))
     elif record.get("boot_id") != procs.boot_id():
@@ -65,15 +77,12 @@ def recover(context: Context, policy: RestartPolicy, decide: Callable[[str, Died
     else:
         context.voice.say(_NOTHING_RUNS)
     settled = "stopped" if record.get("stopping") else record.get("settled")
-    captures = _end_what_runs(context, life, orphans, picture=not settled)
+    captures, ended = _end_what_runs(context, life, record, orphans, picture=not settled)
     removed = remove_shm(life.shm)
     if life.group is not None and life.group.remove():
         removed.append(str(life.group.path))
-    tmp = record.get("tmp")
-    if isinstance(tmp, str) and Path(tmp).name == f"lifesign-{life.id}":
-        shutil.rmtree(tmp, ignore_errors=True)
-        removed.append(tmp)
-    context.note(f"recovery: {len(orphans)} processes ended, {len(removed)} left-overs removed")
+    removed += _remove_tmp(record, life.id)
+    context.note(f"recovery: {len(ended)} processes ended, {len(removed)} left-overs removed")
     mine = _bundle_of(context, life.id)
     for folder in left:
         if folder != mine or settled in ("stopped", "finished"):
@@ -89,7 +98,7 @@ def recover(context: Context, policy: RestartPolicy, decide: Callable[[str, Died
     outcome = Outcome(
         "died", life, _number(record.get("started")) or 0.0, context.now(), _number(record.get("start_s")), 0.0, None,
         "guard killed", None, captures, {}, {}, KernelReport(note="guard was not there to read it"), {},
-        {proc for proc, _, _ in orphans},
+        ended,
     )  # fmt: skip
     words = record.get("command")
     closed = close_incident(
@@ -111,14 +120,48 @@ def abandon(context: Context) -> None:
     mark_ended(context)
 
 
+def _said_anything(context: Context, life_id: str) -> bool:
+    """Whether the log of a life has a single byte."""
+    with suppress(OSError):
+        return any(path.stat().st_size for _, path in segments(context.state.log_folder(life_id)))
+    return False
+
+
+def _find_top(life: Life, orphans: list[Orphan]) -> None:
+    """A guard that was killed right after the spawn has left no top process on record: it leads the engine's session."""
+    if life.top.pid == 0:
+        leaders = {proc for proc, _, _ in orphans if (stat := procs.read_stat(proc.pid)) and stat.session == proc.pid}
+        life.top = min(leaders, key=lambda proc: proc.start_ticks, default=life.top)
+
+
+def _remove_tmp(record: dict[str, Any], life_id: str) -> list[str]:
+    """Remove the life's own temporary folder, which a record from before the spawn doesn't name; gives what was there."""
+    recorded = record.get("tmp")
+    folders = {Path(recorded)} if isinstance(recorded, str) and Path(recorded).name == f"lifesign-{life_id}" else set()
+    if LIFE_ID.fullmatch(life_id):
+        folders.update(private_tmp_places(life_id, os.environ))
+    there = [folder for folder in sorted(folders) if folder.is_dir()]
+    for folder in there:
+        shutil.rmtree(folder, ignore_errors=True)
+    return [str(folder) for folder in there]
+
+
 def _end_what_runs(
-    context: Context, life: Life, orphans: list[tuple[procs.ProcId, str, str]], *, picture: bool
-) -> list[Capture]:
-    """End the processes that were found, after a picture of them."""
-    for proc, role, name in orphans:
-        member = life.members.get(proc) or life.join(proc, 0, role, name)
-        member.ended_s = None
-        life.shm |= mapped_shm(proc.pid)
+    context: Context, life: Life, record: dict[str, Any], orphans: list[Orphan], *, picture: bool
+) -> tuple[list[Capture], set[procs.ProcId]]:
+    """End the processes that were found, after a picture of them, and those that they have started meanwhile."""
+    ours: set[procs.ProcId] = set()
+
+    def take(found: list[Orphan]) -> bool:
+        fresh = [one for one in found if one[0] not in ours]
+        for proc, role, name in fresh:
+            member = life.members.get(proc) or life.join(proc, 0, role, name)
+            member.ended_s = None
+            life.shm |= mapped_shm(proc.pid)
+            ours.add(proc)
+        return bool(fresh)
+
+    take(orphans)
     captures = []
     if orphans:
         if picture:
@@ -131,9 +174,9 @@ def _end_what_runs(
             until_s = context.clock() + CAPTURE_S + 1.5
             while not captures[0].done.wait(0.1) and context.clock() < until_s and context.stop_signal is None:
                 pass
-        end_orphans(context, life)
+        end_orphans(context, life, lambda: take(orphans_of(life.id, record)))
     wait_for_old_keeper(context, life.id)
-    return captures
+    return captures, ours
 
 
 def _bundle_of(context: Context, life_id: str) -> Path | None:
@@ -200,8 +243,19 @@ def _life_of(record: dict[str, Any], context: Context) -> Life:
     return life
 
 
-def end_orphans(context: Context, life: Life) -> None:
-    """SIGTERM, a little patience (none once guard is asked to stop), SIGKILL: to exactly the recorded processes."""
+def end_orphans(context: Context, life: Life, find_more: Callable[[], bool]) -> None:
+    """SIGTERM, a little patience (none once guard is asked to stop), SIGKILL: to exactly the recorded processes.
+
+    An engine that starts has children by the second: `find_more` looks for those that came after the last look.
+    """
+    for _ in range(MAX_LOOKS):
+        find_more()
+        _end_members(context, life)
+        if not find_more():
+            return
+
+
+def _end_members(context: Context, life: Life) -> None:
     for number, patience_s in ((signal.SIGTERM, TERM_S), (signal.SIGKILL, KILL_S)):
         until_s = context.clock() + patience_s
         for member in life.running():

@@ -6,7 +6,9 @@ from contextlib import suppress
 
 from lifesign.guard.context import Context
 from lifesign.guard.evidence.kernel import KernelReport
+from lifesign.guard.life import Life, Member
 from lifesign.guard.outcome import Outcome
+from lifesign.guard.procs import ProcId
 from lifesign.guard.recovery import end_orphans, wait_for_old_keeper
 from lifesign.guard.session import Session
 
@@ -18,7 +20,7 @@ def rescue(context: Context, session: Session, error: Exception) -> Outcome:
         life.scan()
     ours = {member.id for member in life.running()}
     served_s = context.clock() - life.members[life.top].seen_s - session.start_s if session.start_s is not None else 0.0
-    end_orphans(context, life)
+    end_orphans(context, life, lambda: _more(life, ours))
     wait_for_old_keeper(context, life.id)
     top = life.members[life.top]
     stopped = session.ending is not None and session.ending.reason == "stop"
@@ -31,3 +33,12 @@ def rescue(context: Context, session: Session, error: Exception) -> Outcome:
     )  # fmt: skip
     life.exits.close()
     return outcome
+
+
+def _more(life: Life, ours: set[ProcId]) -> bool:
+    """Whether the engine has started further processes; they are ended by us as well."""
+    found: list[Member] = []
+    with suppress(Exception):
+        found = life.scan()
+    ours |= {member.id for member in found}
+    return bool(found)

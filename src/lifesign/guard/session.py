@@ -155,6 +155,7 @@ class Session:
         top = procs.identify(self._popen.pid) or procs.ProcId(self._popen.pid, 0)
         self.life = Life(self._id, self._number, top, context.clock, context.helpers.owns)
         self.life.details = details
+        self._save_life()
         self.life.group = make_group(self._id, top.pid) if settings.own_cgroup else None
         if details["tmp"]:
             owner = {"guard": procs.identify(os.getpid()), "top": top}

@@ -32,6 +32,7 @@ from lifesign.guard.exits import become_subreaper
 from lifesign.guard.helpers import Helpers
 from lifesign.guard.http import HttpThread, explain_bind, listen
 from lifesign.guard.inbox import Inbox
+from lifesign.guard.life import record_ahead
 from lifesign.guard.notify import Notifier
 from lifesign.guard.outcome import Outcome, Watcher
 from lifesign.guard.recovery import Recovered, abandon, mark_ended, recover
@@ -165,6 +166,7 @@ class Guard:
         context, memory = self.context, self._policy.memory
         self._lives += 1
         life_id = f"{context.now():.0f}-{secrets.token_hex(4)}"
+        self._record_start(life_id)
         tmp = private_tmp(life_id, os.environ) if context.settings.private_tmp else None
         environment = engine_environment(context.settings, life_id, os.environ, tmp)
         changes = [*memory.active, *([memory.on_trial] if memory.on_trial else [])]
@@ -190,12 +192,20 @@ class Guard:
             if not hasattr(session, "life"):  # nothing was started
                 if tmp is not None:
                     shutil.rmtree(tmp, ignore_errors=True)
+                mark_ended(context)
                 if isinstance(error, UsageError):
                     raise
                 raise UsageError(f"the engine can't be started ({_named(error)}); see `lifesign check`") from error
             context.voice.say(_BROKE_OFF, error=_named(error))
             outcome = rescue(context, session, error)
         return outcome, command, environment, tmp
+
+    def _record_start(self, life_id: str) -> None:
+        """From here on the next guard can find what is about to be started."""
+        details = {"started": self.context.now(), "command": redact_command(list(self.context.settings.command))}
+        with suppress(OSError, ValueError):
+            record = record_ahead(life_id, self._lives, details)
+            write_json(self.context.state.life_path, record, durable=False)
 
     def _on_progress(self) -> None:
         self._policy.handle(Progressed(), self.context.now())
