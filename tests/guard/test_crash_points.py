@@ -1,4 +1,4 @@
-"""SIGKILL right before each thing that guard does to the world, one after the other: the next guard must cope with all.
+"""SIGKILL, or a full disk, right before each thing that guard does to the world, one after the other: the next guard must cope with all.
 
 `test_recovery` kills at random moments, and the shortest windows are hit once in a hundred runs. Here a first run lists
 every change that guard makes (Python's audit events: files, folders, programs, signals), and each of them is a moment.
@@ -39,7 +39,7 @@ def hook(event, args):
             name = " ".join(what)[-400:] if isinstance(what, (list, tuple)) else str(what)
             os.write(book, (event + "\\t" + name.replace("\\n", " ") + "\\n").encode())
             if len(seen) == {number}:
-                os.kill(os.getpid(), 9)
+                {then}
 sys.addaudithook(hook)
 """
 
@@ -59,7 +59,7 @@ def every_change(folder: Path) -> list[tuple[str, str]]:
     """The changes of one death, from the first start until the engine serves again."""
     folder.mkdir()
     book = folder / "book"
-    with guard(folder, engine_args=DIES, patch=HOOK.format(book=str(book), number=0)) as run:
+    with guard(folder, engine_args=DIES, patch=HOOK.format(book=str(book), number=0, then="pass")) as run:
         run.serving(2)
         changes = changes_in(book)
     assert sum(map(is_spawn, changes)) == 2, Counter(event for event, _ in changes)
@@ -79,7 +79,7 @@ def kill_at(folder: Path, number: int, where: str) -> None:
     """Kill a guard right before its change `number`, start the next one, and look at what it makes of that."""
     folder.mkdir()
     tmp = Path(tempfile.mkdtemp(dir=OWN_TMP))
-    patch = HOOK.format(book=str(folder / "book"), number=number)
+    patch = HOOK.format(book=str(folder / "book"), number=number, then="os.kill(os.getpid(), 9)")
     with guard(folder, engine_args=DIES, patch=patch, env={"TMPDIR": str(tmp)}) as first:
         wait_until(lambda: first.process.poll() is not None, f"the kill: {where}")
         assert first.process.returncode == -signal.SIGKILL, where
@@ -128,3 +128,22 @@ def test_killed_before_other_changes(tmp_path: Path, changes: list[tuple[str, st
     draw = random.Random(seed)
     for number in sorted(draw.sample(range(1, len(changes) + 1), min(SAMPLE, len(changes)))):
         kill_at(tmp_path / str(number), number, f"before change {number}: {changes[number - 1]}, seed {seed}")
+
+
+def test_a_change_that_the_disk_refuses_costs_no_engine(tmp_path: Path, changes: list[tuple[str, str]]) -> None:
+    """Each change on files fails once, in its turn: the engine runs, its death is told and written, it comes back."""
+    seed = int(os.environ.get("LIFESIGN_SEED", random.SystemRandom().randrange(2**32)))
+    print(f"seed {seed} (repeat with LIFESIGN_SEED={seed})")
+    numbers = [number for number, (event, _) in enumerate(changes, start=1) if event != "subprocess.Popen"]
+    for number in sorted(random.Random(seed).sample(numbers, min(SAMPLE // 2, len(numbers)))):
+        where = f"at change {number}: {changes[number - 1]}, seed {seed}"
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        then = "raise OSError(28, 'No space left on device', str(what))"
+        patch = HOOK.format(book=str(folder / "book"), number=number, then=then)
+        with guard(folder, engine_args=DIES, patch=patch, env={"TMPDIR": str(folder)}) as run:
+            run.wait_for("the engine serves", 2)
+            assert "Traceback" not in run.said, where
+            assert "cause: device-oom" in run.said, where
+            path = run.said.partition("[lifesign] incident: ")[2].partition("\n")[0]
+            assert Path(path).exists(), f"{where}\n{run.said}"

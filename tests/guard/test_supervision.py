@@ -243,6 +243,42 @@ def test_bad_commands_get_one_sentence(tmp_path: Path, command: list[str], code:
         assert "Traceback" not in run.said
 
 
+READY = "INFO:     Application startup complete."
+REFUSES = """
+from lifesign.errors import UsageError
+from lifesign.guard import session
+spawn, calls = session.spawn_engine, []
+def refuse(*rest):
+    calls.append(1)
+    if 1 < len(calls) <= {until}:
+        raise UsageError("the system has no room for another process")
+    return spawn(*rest)
+session.spawn_engine = refuse
+"""
+
+
+def test_a_restart_that_the_system_refuses_is_tried_again(tmp_path: Path) -> None:
+    """A death may leave the machine short of processes or memory for a while."""
+    script = f"echo '{READY}'; test -e '{tmp_path}/died' && exec sleep 600; touch '{tmp_path}/died'; sleep 1; exit 3"
+    with guard(tmp_path, engine=["sh", "-c", script], patch=REFUSES.format(until=3)) as run:
+        run.wait_for("the engine serves", 2)
+        assert run.said.count("no room for another process") == 2
+        assert "Traceback" not in run.said
+        assert len(run.incidents()) == 1, "what was never started has not died"
+        run.stop()
+        assert run.wait() == 143
+
+
+def test_a_system_that_goes_on_refusing_is_given_up(tmp_path: Path) -> None:
+    dies = ("--die", "worker-exception", "--after", "0.3")
+    with guard(tmp_path, engine_args=dies, patch=REFUSES.format(until=99)) as run:
+        assert run.wait() == 2
+        assert run.said.count("no room for another process") == 5
+        assert run.life()["ended"] is True
+        assert "Traceback" not in run.said
+    assert run.tmps() == []
+
+
 def test_signals_of_the_user_reach_the_engine(tmp_path: Path) -> None:
     script = "import signal,time\nsignal.signal(signal.SIGUSR1, lambda *a: print('got it', flush=True))\nprint('up', flush=True)\nwhile True: time.sleep(0.1)"
     with guard(tmp_path, engine=[sys.executable, "-c", script]) as run:

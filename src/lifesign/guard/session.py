@@ -150,6 +150,8 @@ class Session:
             self._streams.close_child_ends()
             self._streams.close()
             self._kernel.close()
+            self._let_keeper_go(KEEPER_END_S)
+            self._selector.close()
             raise
         self._streams.close_child_ends()
         top = procs.identify(self._popen.pid) or procs.ProcId(self._popen.pid, 0)
@@ -372,13 +374,7 @@ class Session:
 
     def _keeper_gone(self) -> None:
         """The keeper has ended: in order after the engine closed its output, else it is started again on the same pipe."""
-        assert self._keeper is not None
-        self._selector.unregister(self._keeper.control)
-        self._keeper.control.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._keeper.process.wait(1.0)
-        self.context.helpers.forget(self._keeper.process.pid)
-        self._keeper = None
+        self._let_keeper_go(1.0)
         if self._keeper_ended:
             return
         self.context.voice.say(_KEEPER)
@@ -386,6 +382,17 @@ class Session:
             self._start_keeper(self.context.state.log_folder(self._id))
         except OSError as error:
             self.context.note(f"the log keeper can't be started: {error}")
+
+    def _let_keeper_go(self, patience_s: float) -> KeeperLink | None:
+        """Close the line to the keeper and give it a moment to end; the keeper that was there."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            self._selector.unregister(keeper.control)
+            keeper.control.close()
+            with suppress(subprocess.TimeoutExpired):
+                keeper.process.wait(patience_s)
+            self.context.helpers.forget(keeper.process.pid)
+        return keeper
 
     def _reap(self) -> None:
         """Take the wait status of every child that has ended: the engine's, and orphans that came to us."""
@@ -447,13 +454,9 @@ class Session:
         for fd in self._streams.terminals:
             with suppress(OSError):
                 os.close(fd)
-        if self._keeper is not None:
-            self._selector.unregister(self._keeper.control)
-            self._keeper.control.close()
-            with suppress(subprocess.TimeoutExpired):
-                self._keeper.process.wait(0.5)
-            self.context.note(f"log: {self.keeper_stats}, keeper {self._keeper.process.returncode}")
-            self.context.helpers.forget(self._keeper.process.pid)
+        keeper = self._let_keeper_go(0.5)
+        if keeper is not None:
+            self.context.note(f"log: {self.keeper_stats}, keeper {keeper.process.returncode}")
 
     def _hear_until(self, done: Callable[[], bool]) -> None:
         until_s = self.context.clock() + KEEPER_END_S

@@ -47,6 +47,9 @@ from lifesign.text import T
 BURY_MARGIN_S = 2.0
 BURY_LIMIT_S = 120.0
 RECOVER_LIMIT_S = 150.0
+MAX_SPAWN_FAILURES = 4
+SPAWN_DELAY_S = 5.0
+"""Before a start is tried again whose program could not even be spawned; twice as long each time."""
 
 
 class Guard:
@@ -124,8 +127,20 @@ class Guard:
 
     def _lives_loop(self) -> int:
         context = self.context
+        code, lived, failed = 1, False, 0
         while True:
-            outcome, command, environment, tmp = self._live()
+            try:
+                outcome, command, environment, tmp = self._live()
+            except UsageError as error:
+                # Where it ran before, the machine may only be short of processes or memory: a death leaves it so.
+                failed += 1
+                if not lived or failed > MAX_SPAWN_FAILURES:
+                    raise
+                words = T(str(error), str(error))
+                if not self._back_off(Decision("restart", SPAWN_DELAY_S * 2 ** (failed - 1), words, "spawn")):
+                    return code
+                continue
+            lived, failed = True, 0
             if outcome.kind != "died":
                 self._settle(outcome, outcome.kind)
                 if outcome.suspected:
