@@ -294,3 +294,32 @@ def test_the_kernel_s_lines_right_below_an_exception(tmp_path: Path, said: str, 
     verdict = diagnose_paths([str(path)]).verdict
     wanted = cause.split("|")
     assert verdict.cause in wanted or f"{verdict.cause}/{verdict.subtype}" in wanted, verdict
+
+
+@pytest.mark.parametrize(
+    ("header", "frame", "phase"),
+    [
+        ("EngineCore encountered a fatal error.", 'v1/executor/uniproc.py", line 71, in collective_rpc', "serving"),
+        ("EngineCore failed to start.", 'v1/executor/uniproc.py", line 71, in collective_rpc', "startup-load"),
+        (
+            "EngineCore failed to start.",
+            'v1/worker/gpu_worker.py", line 340, in determine_available_memory',
+            "profile-warmup",
+        ),
+        ("EngineCore hit an exception:", 'v1/core/sched/scheduler.py", line 811, in update_from_output', "serving"),
+        ("EngineCore hit an exception:", 'v1/executor/uniproc.py", line 71, in collective_rpc', "startup-load"),
+    ],
+)
+def test_the_phase_of_a_death_whose_start_is_not_in_the_log(
+    tmp_path: Path, header: str, frame: str, phase: str
+) -> None:
+    """A short paste: only an engine that was up says `fatal error`, and only its loop passes some frames."""
+    path = tmp_path / "vllm.log"
+    head = "(EngineCore_DP0 pid=312) ERROR 11-20 05:12:09 [core.py:710] "
+    lines = [header, "Traceback (most recent call last):", f'  File "/usr/lib/python3.12/site-packages/vllm/{frame}']
+    lines += [
+        "    return run_method(self.driver_worker, method, args, kwargs)",
+        "RuntimeError: CUDA error: an illegal memory access was encountered",
+    ]
+    path.write_text("".join(f"{head}{line}\n" for line in lines))
+    assert diagnose_paths([str(path)]).verdict.phase == phase

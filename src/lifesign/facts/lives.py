@@ -25,14 +25,12 @@ _CAPTURE_FRAMES = (
     "cuda_graph_runner.py",
     ":capture_one_batch_size",
 )
-_SERVING_FRAMES = (
-    ":run_busy_loop",
-    ":_process_engine_step",
-    ":run_engine_loop",
-    ":event_loop_",
-    ":engine_step",
-    ":worker_busy_loop",
-)
+_STEP_FRAMES = (
+    ":run_busy_loop", ":_process_engine_step", ":run_engine_loop", ":engine_step", ":step_with_batch_queue",
+    ":update_from_output", ":_bookkeeping_sync",
+)  # fmt: skip
+"""Only the engine's own loop passes these. A traceback that was cut may have lost the loop itself."""
+_SERVING_FRAMES = (*_STEP_FRAMES, ":event_loop_", ":worker_busy_loop")
 
 # `docker inspect` and `kubectl get -o json` print this word of every container, the living ones too.
 _NOT_FOR_MEMORY = re.compile(r"OOMKilled\W{1,4}false")
@@ -299,6 +297,8 @@ def _advance(event: Event, life: Life) -> None:
         life.last_phase = Phase.SHUTDOWN
         return
     following = _NEXT.get(event.name) if event.kind == "milestone" else None
+    if event.name == "core-fatal" and event.has("EngineCore encountered a fatal error"):
+        following = Phase.SERVING  # an engine that never came up says `failed to start` (vllm v1/engine/core.py)
     if following is None:
         return
     if event.name == "ready":
@@ -326,7 +326,7 @@ def _phase_of(event: Event, life: Life) -> Phase:
         and not exc.passes(":initialize_from_config")
     ):
         # Workers run start-up calls in their busy loop too, so only the engine's own loop proves serving.
-        if exc.passes(":run_busy_loop", ":_process_engine_step", ":run_engine_loop", ":engine_step"):
+        if exc.passes(*_STEP_FRAMES):
             return Phase.SERVING
         if exc.passes(":execute_model", ":sample_tokens"):
             return Phase.SERVING
