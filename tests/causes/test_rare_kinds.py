@@ -323,3 +323,122 @@ def test_the_phase_of_a_death_whose_start_is_not_in_the_log(
     ]
     path.write_text("".join(f"{head}{line}\n" for line in lines))
     assert diagnose_paths([str(path)]).verdict.phase == phase
+
+
+@pytest.mark.parametrize(
+    ("shard", "unit", "ranks", "fitting", "rest"),
+    [
+        (192, 128, 8, "4", "2"),  # 6 would give whole blocks as well, but 64 attention heads don't go by 6
+        (320, 128, 4, "2", "2"),
+        (64, 128, 6, "3", "2"),
+        (96, 128, 4, "1", "4"),
+    ],
+)
+def test_the_smaller_split_that_is_advised_divides_the_present_one(
+    tmp_path: Path, shard: int, unit: int, ranks: int, fitting: str, rest: str
+) -> None:
+    path = tmp_path / "vllm.log"
+    head = "(Worker_TP1 pid=131) ERROR 11-21 09:01:02 [multiproc_executor.py:743] "
+    path.write_text(
+        f"(EngineCore_DP0 pid=99) INFO 11-21 09:00:20 [core.py:94] Initializing a V1 LLM engine (v0.12.0) with config: model='org/m-FP8', tensor_parallel_size={ranks}\n"
+        + "".join(
+            f"{head}{line}\n"
+            for line in (
+                "WorkerProc failed to start.",
+                "Traceback (most recent call last):",
+                '  File "/usr/lib/python3.12/site-packages/vllm/model_executor/layers/quantization/fp8.py", line 400, in create_weights',
+                "    raise ValueError(",
+                f"ValueError: The output_size of gate's and up's weight = {shard} is not divisible by weight quantization block_n = {unit}.",
+            )
+        )
+    )
+    verdict = diagnose_paths([str(path)]).verdict
+    assert verdict.subtype == "tp-divisibility"
+    values = {remedy.knob: remedy.value for remedy in verdict.remedies}
+    assert values["--tensor-parallel-size"] == fitting
+    assert values["--pipeline-parallel-size"] == rest
+    assert "--enable-expert-parallel" in values, "those are weights of experts"
+
+
+def _triton_death(platform: str, frame: str, error: str) -> str:
+    head = "(Worker_TP0 pid=131) ERROR 11-21 09:01:02 [multiproc_executor.py:743] "
+    lines = (
+        "WorkerProc hit an exception.",
+        "Traceback (most recent call last):",
+        f'  File "/usr/lib/python3.12/site-packages/vllm/{frame}", line 982, in kernel',
+        "    kernel[",
+        error,
+    )
+    return (
+        f"INFO 11-21 09:00:18 [__init__.py:217] Automatically detected platform {platform}.\n"
+        "(EngineCore_DP0 pid=99) INFO 11-21 09:00:20 [core.py:94] Initializing a V1 LLM engine (v0.17.0) with config: model='org/m'\n"
+        + "".join(f"{head}{line}\n" for line in lines)
+    )
+
+
+@pytest.mark.parametrize(
+    ("platform", "limit", "frame", "knobs"),
+    [
+        ("cuda", 65536, "v1/attention/ops/triton_unified_attention.py", ["--attention-backend FLASHINFER"]),
+        ("cuda", 101376, "v1/attention/ops/triton_unified_attention.py", ["--attention-backend FLASH_ATTN"]),
+        ("rocm", 65536, "attention/ops/prefix_prefill.py", ["--no-enable-prefix-caching "]),
+        ("rocm", 65536, "v1/attention/ops/triton_unified_attention.py", []),
+        ("cuda", 101376, "model_executor/layers/fused_moe/fused_moe.py", []),
+        ("cuda", 101376, "model_executor/layers/mamba/ops/ssd_chunk_scan.py", []),
+    ],
+)
+def test_a_triton_kernel_that_does_not_fit_is_not_answered_with_triton(
+    tmp_path: Path, platform: str, limit: int, frame: str, knobs: list[str]
+) -> None:
+    """Nor with a backend that the GPU is too old for: 64 KiB are Turing's limit, and FlashAttention needs Ampere."""
+    path = tmp_path / "vllm.log"
+    error = f"triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 181920, Hardware limit: {limit}. Reducing block sizes or `num_stages` may help."
+    path.write_text(_triton_death(platform, frame, error))
+    verdict = diagnose_paths([str(path)]).verdict
+    assert (verdict.cause, verdict.subtype) == ("unsupported-hw", "triton-smem")
+    assert [f"{each.knob} {each.value}" for each in verdict.remedies if each.knob] == knobs
+
+
+@pytest.mark.parametrize(
+    ("frame", "knobs"),
+    [
+        ("v1/attention/ops/triton_unified_attention.py", ["--attention-backend FLASH_ATTN"]),
+        ("model_executor/layers/fused_moe/fused_moe.py", []),
+    ],
+)
+def test_a_triton_kernel_that_does_not_compile_is_not_answered_with_triton(
+    tmp_path: Path, frame: str, knobs: list[str]
+) -> None:
+    path = tmp_path / "vllm.log"
+    path.write_text(
+        _triton_death("cuda", frame, "triton.compiler.errors.CompilationError: at 112:18: unsupported type")
+    )
+    verdict = diagnose_paths([str(path)]).verdict
+    assert (verdict.cause, verdict.subtype) == ("compile-jit", "triton-compile")
+    assert [f"{each.knob} {each.value}" for each in verdict.remedies if each.knob] == knobs
+
+
+@pytest.mark.parametrize(
+    ("version", "platform", "advised"),
+    [
+        ("0.4.3", "cuda", "VLLM_ATTENTION_BACKEND XFORMERS"),
+        ("0.7.3", "cuda", "VLLM_ATTENTION_BACKEND XFORMERS"),
+        ("0.9.1", "cuda", "VLLM_ATTENTION_BACKEND TRITON_ATTN_VLLM_V1"),
+        ("0.11.0", "cuda", "VLLM_ATTENTION_BACKEND TRITON_ATTN"),
+        ("0.17.0", "cuda", "--attention-backend TRITON_ATTN"),
+        ("0.17.0", "cpu", ""),
+    ],
+)
+def test_another_attention_backend_is_one_that_the_release_and_the_platform_have(
+    tmp_path: Path, version: str, platform: str, advised: str
+) -> None:
+    error = "RuntimeError: CUDA error: an illegal memory access was encountered"
+    text = _triton_death(platform, "v1/worker/gpu_model_runner.py", error).replace("v0.17.0", f"v{version}")
+    path = tmp_path / "vllm.log"
+    path.write_text(text.replace("in kernel", "in execute_model"))
+    verdict = diagnose_paths([str(path)]).verdict
+    assert verdict.cause == "illegal-memory-access"
+    named = [
+        f"{each.knob} {each.value}" for each in verdict.remedies if "ATTN" in each.value or each.value == "XFORMERS"
+    ]
+    assert named == ([advised] if advised else [])

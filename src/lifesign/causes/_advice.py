@@ -350,6 +350,36 @@ NOT_TRITON_ATTENTION = replace(
     why=T("The kernel that doesn't fit is Triton's attention.", "放不下的正是 Triton 的注意力内核。"),
     cost=T("some head sizes and GPUs need Triton's", "部分 head size 和 GPU 只能用 Triton 后端"),
 )
+FLASHINFER_ATTENTION = Remedy(
+    slug="flashinfer-attention",
+    kind="flag",
+    title=T("FlashInfer's attention, which fits Turing cards", "换用支持 Turing 显卡的 FlashInfer 注意力后端"),
+    why=T(
+        "The kernel that doesn't fit is Triton's attention. FlashAttention needs Ampere or newer, FlashInfer runs from Turing (7.5) on.",
+        "放不下的正是 Triton 的注意力内核。FlashAttention 要求 Ampere 及以上，FlashInfer 从 Turing（7.5）起就支持。",
+    ),
+    forms=(
+        Form("--attention-backend", "FLASHINFER", since="0.13.0"),
+        Form("VLLM_ATTENTION_BACKEND", "FLASHINFER", until="0.12.0"),
+    ),
+    cost=T(
+        "compiles its kernels at the first start; some head sizes need FLEX_ATTENTION instead",
+        "首次启动要编译内核；部分 head size 只能用 FLEX_ATTENTION",
+    ),
+    source="vLLM error text `FlashInfer requires GPUs with sm75 or higher`; vllm#36802",
+)
+NO_CACHED_PREFIX = Remedy(
+    slug="no-cached-prefix-kernel",
+    kind="flag",
+    title=T("do without the kernel for cached prefixes", "绕开处理已缓存前缀的内核"),
+    why=T(
+        "prefix_prefill runs when a prompt continues a part that is already in the KV cache: with prefix caching and with chunked prefill.",
+        "提示词接着 KV cache 里已有的部分往下算时才会用到 prefix_prefill：前缀缓存和分块预填充都属于这种情况。",
+    ),
+    forms=(Form("--no-enable-prefix-caching", also=(("--no-enable-chunked-prefill", None),)),),
+    cost=T("prompts with a common beginning are computed in full", "相同开头的提示词每次都要完整计算"),
+    source="vllm#12498",
+)
 UNPINNED_ATTENTION = replace(
     NOT_FLASHINFER_ATTENTION,
     slug="backend-without-pinned",

@@ -305,7 +305,7 @@ SUBTYPES = {
             "A hand-written Triton kernel was refused by Triton's compiler on this GPU or in this version.",
             "手写的 Triton 内核在这块 GPU 或这个版本上无法通过编译。",
         ),
-        (advice.OTHER_TRITON, graphs.OTHER_ATTENTION_BACKEND, graphs.OTHER_MOE_BACKEND, collect.UPGRADE_VLLM),
+        (advice.OTHER_TRITON, advice.NOT_TRITON_ATTENTION, collect.UPGRADE_VLLM),
     ),
     "xla-compile": Subtype(
         T("XLA could not compile a program of the model for this TPU", "XLA 无法为这块 TPU 编译模型的程序"),
@@ -372,6 +372,10 @@ def refine(finding: Finding, life: Life) -> Finding | None:
                 "编译器前套了 ccache；请直接使用编译器（CC=/usr/bin/gcc）。",
             )
         )
+    exc = finding.event.exc
+    of_attention = exc is not None and exc.passes("attention", "attn") and life.platform == "cuda"
+    if finding.subtype == "triton-compile" and not of_attention:
+        remedies.remove(advice.NOT_TRITON_ATTENTION)
     finding.remedies = tuple(remedies)
     return reading.explain(finding, SUBTYPES[finding.subtype].why, *notes) if notes else finding
 

@@ -175,6 +175,9 @@ _SHARD = re.compile(
     r"(?:(?:in|out)put_(?:size_per_partition|partition_size) ?|(?:in|out)put_size of [\w' ]{1,60}weight )= ?(\d{1,7}) is not divisible by [a-z_ ]{1,40}= ?(\d{1,5})"
 )
 
+_OF_EXPERTS = re.compile(r"(?i)moe|expert|gate's and up's weight|down's weight")
+"""The last two name weights of experts only (vllm fp8.py, `Fp8MoEMethod.create_weights`)."""
+
 
 _NO_SPLIT = T(
     "The whole layer has {whole} columns, which is no multiple of {unit} either: no number of GPUs fits. A later release may pad such layers; else the checkpoint must be quantised otherwise.",
@@ -189,9 +192,11 @@ def _split_advice(finding: Finding, life: Life) -> tuple[Remedy, ...]:
     ranks = _tensor_ranks(life)
     remedies: list[Remedy] = [FEWER_RANKS]
     match = _SHARD.search(text[:600])
+    fitting = 0
     if match and ranks > 1:
         whole, unit = int(match[1]) * ranks, int(match[2])
-        fitting = next((tp for tp in range(ranks - 1, 0, -1) if whole % tp == 0 and (whole // tp) % unit == 0), 0)
+        # Among the divisors of the present size: by others the attention heads, which went by this one, may not go.
+        fitting = next((tp for tp in range(ranks - 1, 0, -1) if ranks % tp == 0 and (whole // tp) % unit == 0), 0)
         remedies = []
         if fitting:
             shard = whole // fitting
@@ -201,8 +206,9 @@ def _split_advice(finding: Finding, life: Life) -> tuple[Remedy, ...]:
             # Not even one GPU holds whole groups: no way of splitting helps.
             return (replace(NEWER_FOR_CHECKPOINT, why=_NO_SPLIT.fill(whole=whole, unit=unit)), REQUANTISE)
     name = f"{life.model} {life.config.get('quantization', '')}".lower()
-    mixture = "moe" in text.lower() or "expert" in text.lower() or (event.exc is not None and event.exc.passes("moe"))
-    remedies.append(PIPELINE_INSTEAD)
+    mixture = _OF_EXPERTS.search(text[:600]) or (event.exc is not None and event.exc.passes("moe"))
+    rest = ranks // fitting if match and fitting else 2
+    remedies.append(replace(PIPELINE_INSTEAD, forms=(Form("--pipeline-parallel-size", str(rest)),)))
     if mixture:
         remedies.append(EXPERT_PARALLEL)
     if "min_thread" in text or "tile_" in text:

@@ -14,6 +14,7 @@ from lifesign.causes.model import SYMPTOM, Cause, Finding, Signature, Subtype
 from lifesign.facts.model import Life, Phase
 from lifesign.remedies import versions
 from lifesign.remedies.library import collect, graphs, host, loading
+from lifesign.remedies.model import Remedy
 from lifesign.text import T
 
 IMAGE_TEXTS = (
@@ -45,6 +46,8 @@ KERNEL_TEXTS = (
     "likely was not compiled due to insufficient nvcc version or a supported arch",
     "FlashMLA is only supported on",
 )
+_TURING_BYTES = "65536"
+"""The most shared memory that one block gets on compute capability 7.5 (CUDA C++ Programming Guide, table of limits)."""
 _CAPABILITY = r"(?:requires?|[Rr]equired|only supported on|only supports?|not supported (?:on|for|by)).{0,60}(?:compute capability|[Ss][Mm]_?\d{2,3}|Hopper|Blackwell|Ampere|Ada\b)"
 
 SIGNATURES = (
@@ -187,7 +190,7 @@ SUBTYPES = {
             "Shared memory here is the small memory inside each multiprocessor, neither the GPU's memory nor /dev/shm: the kernel's tile sizes were tuned for a larger chip.",
             "这里的 shared memory 是每个 SM 内部的小内存，既不是显存也不是 /dev/shm：内核的分块是按更大的芯片调的。",
         ),
-        (graphs.OTHER_ATTENTION_BACKEND, graphs.OTHER_MOE_BACKEND, collect.UPGRADE_VLLM, loading.OTHER_QUANTISATION),
+        (advice.NOT_TRITON_ATTENTION, collect.UPGRADE_VLLM, loading.OTHER_QUANTISATION),
     ),
     "npu-op-missing": Subtype(
         T("An operator has no binary for this NPU", "该 NPU 缺少某个算子的二进制"),
@@ -255,6 +258,20 @@ def _amx_unasked(finding: Finding, life: Life) -> bool:
     return life.platform == "cpu" and finding.event.phase is Phase.SERVING and "bfloat16" in dtype and not early
 
 
+def _without_that_kernel(finding: Finding, life: Life) -> list[Remedy]:
+    """What goes around a Triton kernel that doesn't fit: another attention that this GPU has, or nothing but a release."""
+    told = (event.exc for event in life.events if event.exc is not None and event.has("out of resource"))
+    exc = finding.event.exc or next(told, None)  # the line that is cited may repeat it without its frames
+    rest = [collect.UPGRADE_VLLM]
+    if exc is None or not exc.passes("attention", "attn", "prefix_prefill"):
+        return [*rest, loading.OTHER_QUANTISATION]
+    if life.platform == "rocm":
+        return [advice.NO_CACHED_PREFIX, *rest] if exc.passes("prefix_prefill") else rest
+    if finding.values.get("limit") == _TURING_BYTES:
+        return [advice.FLASHINFER_ATTENTION, *rest, host.SUPPORTED_GPU]
+    return [advice.NOT_TRITON_ATTENTION, *rest]
+
+
 def refine(finding: Finding, life: Life) -> Finding | None:
     """Reads the figures or the operator's name, and settles what an `Illegal instruction` line is worth."""
     text = finding.event.text
@@ -299,8 +316,8 @@ def refine(finding: Finding, life: Life) -> Finding | None:
             )
         if finding.event.exc.passes("attention", "flash_attn", "attn"):
             remedies.insert(0, graphs.OTHER_ATTENTION_BACKEND)
-    if finding.subtype == "triton-smem" and finding.event.exc is not None and finding.event.exc.passes("attention"):
-        remedies[0] = advice.NOT_TRITON_ATTENTION
+    if finding.subtype == "triton-smem":
+        remedies = _without_that_kernel(finding, life)
     if finding.subtype == "cpu-isa" and _amx_unasked(finding, life):
         remedies = [host.FLOAT32_ON_CPU, host.LONGER_FIRST_REQUEST, *remedies]
         notes.append(

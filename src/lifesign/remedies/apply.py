@@ -125,7 +125,14 @@ def _filled_value(form: Form, value: str | None) -> str | None:
 
 
 def choose(remedy: Remedy, basis: Basis, catalog: Catalog) -> Form | None:
-    """The first form of `remedy` that is good in the basis's release; None when there is none."""
+    """The first form of `remedy` that is good in the basis's release; None when there is none.
+
+    Before the catalog begins, a form that says it is of those releases comes first.
+    """
+    if basis.standing == "older":
+        for form in remedy.forms:
+            if versions.within(basis.version, form.since, form.until) and settings_exist(form, basis.release, catalog):
+                return form
     for form in remedy.forms:
         if form_is_valid(form, basis.release, catalog):
             return form
@@ -136,6 +143,11 @@ def form_is_valid(form: Form, release: str, catalog: Catalog) -> bool:
     """Whether a form exists in `release`, is read there, and has the meaning that the form claims."""
     if versions.within(release, form.since, form.until) is False:
         return False
+    return settings_exist(form, release, catalog)
+
+
+def settings_exist(form: Form, release: str, catalog: Catalog) -> bool:
+    """Whether the settings of a form exist and act in `release`, whatever releases the form is meant for."""
     settings = ((form.knob, form.value), *form.also)
     return all(knob_is_valid(knob, value, release, catalog) for knob, value in settings)
 

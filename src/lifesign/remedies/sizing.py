@@ -186,8 +186,10 @@ def custom_all_reduce_is_off(life: Life) -> bool:
     return flag_on(life, "disable_custom_all_reduce")
 
 
-def attention_backend_is_triton(life: Life) -> bool:
-    """The Triton attention backend is in use already."""
+def has_no_other_attention(life: Life) -> bool:
+    """Triton's attention backend is in use already, or the platform hasn't got it."""
+    if life.platform not in ("cuda", "rocm", "xpu"):
+        return True
     named = _text(life, "attention_backend") or life.env.get("VLLM_ATTENTION_BACKEND", "").lower()
     return "triton" in named
 

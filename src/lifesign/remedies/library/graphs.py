@@ -145,11 +145,12 @@ OTHER_ATTENTION_BACKEND = Remedy(
     forms=(
         Form("--attention-backend", "TRITON_ATTN", since="0.13.0"),
         Form("VLLM_ATTENTION_BACKEND", "TRITON_ATTN", since="0.11.0", until="0.12.0"),
-        Form("VLLM_ATTENTION_BACKEND", "TRITON_ATTN_VLLM_V1", until="0.10.2"),
+        Form("VLLM_ATTENTION_BACKEND", "TRITON_ATTN_VLLM_V1", since="0.8.0", until="0.10.2"),
+        Form("VLLM_ATTENTION_BACKEND", "XFORMERS", until="0.7.3"),
     ),
     cost=T("perhaps slower", "可能变慢"),
-    unless=sizing.attention_backend_is_triton,
-    source="vLLM source: VLLM_ATTENTION_BACKEND is read to 0.12.0, the flag exists from 0.13.0",
+    unless=sizing.has_no_other_attention,
+    source="vLLM source: VLLM_ATTENTION_BACKEND is read to 0.12.0, the flag exists from 0.13.0; Triton's is of V1 only",
 )
 
 OTHER_MOE_BACKEND = Remedy(
